@@ -1,0 +1,1 @@
+"""Composing models: recipes, rules, and the composed model."""

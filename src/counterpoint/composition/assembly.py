@@ -1,0 +1,157 @@
+"""From a recipe to a composed model: load each backbone once, read the adapters, check that all fits together."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import fields as dataclass_fields
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import snapshot_download
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from counterpoint.composition.adapters import Adapter, read_adapter
+from counterpoint.composition.backbone import Backbone
+from counterpoint.composition.configuration import ComposedConfig
+from counterpoint.composition.contexts import openings
+from counterpoint.composition.loading import LoadOptions, load_backbone, source
+from counterpoint.composition.model import ComposedModel
+from counterpoint.composition.plan import Plan, plan
+from counterpoint.composition.recipe import Component, Recipe
+from counterpoint.composition.vocabulary import Vocabulary, common_vocabulary, end_of_sequence_ids
+from counterpoint.errors import AdapterError, ContextError, RecipeError
+
+logger = logging.getLogger(__name__)
+
+Loaded = dict[str, tuple[PreTrainedModel, PreTrainedTokenizerBase | None]]
+OPTIONS = {field.name for field in dataclass_fields(LoadOptions)}
+
+
+def assemble(
+    recipe: str | Path | Mapping[str, Any] | Recipe | None,
+    models: Mapping[str, tuple[PreTrainedModel, PreTrainedTokenizerBase | None]],
+    fields: Mapping[str, Any],
+) -> ComposedModel:
+    """`ComposedModel.from_recipe`; see there."""
+    options = LoadOptions(**{key: value for key, value in fields.items() if key in OPTIONS})
+    given = {key: value for key, value in fields.items() if key not in OPTIONS}
+    if recipe is not None and given:
+        raise RecipeError(f"{', '.join(given)}: give either a recipe or its fields as keyword arguments, not both")
+    recipe = Recipe.read(given if recipe is None else recipe)
+    layout = plan(recipe)
+    loaded: Loaded = {name: models[name] if name in models else load_backbone(name, options) for name in layout.backbones}
+    vocabulary = _vocabulary(loaded)
+    first_model, tokenizer = next(iter(loaded.values()))
+    opening = openings(tokenizer, [voice.context for voice in layout.voices], recipe.context_format)
+    backbones = []
+    for name, positions in layout.backbones.items():
+        model = loaded[name][0]
+        adapters = [_adapter(layout, position, name, model, options, name in models) for position in positions]
+        try:
+            backbones.append(Backbone(model, adapters, [opening.ids[position] for position in positions]))
+        except ContextError as error:
+            names = ", ".join(layout.names[p] for p in positions if layout.voices[p].context)
+            raise ContextError(f"{names}: {error}") from None
+    generation = _generation_config(loaded, tokenizer)
+    config = _config(recipe, vocabulary, backbones, generation, options, models)
+    return ComposedModel(config, recipe, backbones, opening, tokenizer, generation)
+
+
+def adapter_folder(name: str, options: LoadOptions) -> Path:
+    """The folder of an adapter named by path or by hub id.
+
+    Raises:
+        AdapterError: no such folder, and not in the local hub cache (or not on the hub, where downloading is allowed).
+    """
+    path = Path(name).expanduser()
+    if path.exists() or name.startswith((".", "/", "~")):
+        if not path.is_dir():
+            raise AdapterError(f"there is no adapter folder {path.absolute()}")
+        return path
+    repository, _, revision = name.partition("@")
+    try:
+        return Path(
+            snapshot_download(
+                repository,
+                revision=revision or None,
+                local_files_only=not options.download,
+                allow_patterns=["adapter_*"],
+            )
+        )
+    except Exception as error:
+        if options.download:
+            raise AdapterError(f"adapter {name!r}: cannot be downloaded: {str(error).splitlines()[0]}") from None
+        raise AdapterError(
+            f"adapter {name!r} is not a folder here and not in the local Hugging Face cache; to fetch it pass --download "
+            "(download=True)"
+        ) from None
+
+
+def _adapter(
+    layout: Plan, position: int, model_name: str, model: PreTrainedModel, options: LoadOptions, in_memory: bool
+) -> Adapter | None:
+    voice = layout.voices[position]
+    if voice.adapter is None:
+        return None
+    names = {model_name, model.config.name_or_path} if in_memory else {model_name, source(model_name, options).label}
+    allowed = isinstance(voice, Component) and voice.allow_other_base
+    try:
+        folder = adapter_folder(voice.adapter, options)
+        return read_adapter(
+            folder, model, {n for n in names if n}, allow_other_base=allowed, allow_pickle=options.allow_pickle
+        )
+    except AdapterError as error:
+        raise AdapterError(f"{layout.names[position]}: {error}") from None
+
+
+def _vocabulary(loaded: Loaded) -> Vocabulary:
+    widths = {name: model.config.get_text_config().vocab_size for name, (model, _) in loaded.items()}
+    tokens = {name: tokenizer.get_vocab() for name, (_, tokenizer) in loaded.items() if tokenizer is not None}
+    vocabulary = common_vocabulary(widths, tokens)
+    for name, added in vocabulary.added.items():
+        shown = ", ".join(map(repr, added[:5])) + (", ..." if len(added) > 5 else "")
+        logger.warning("%s has %d tokens that not all models know: %s", name, len(added), shown)
+    return vocabulary
+
+
+def _generation_config(loaded: Loaded, tokenizer: PreTrainedTokenizerBase | None) -> GenerationConfig:
+    """The first model's generation settings, ending at any model's end of sequence."""
+    first = next(iter(loaded.values()))[0].generation_config
+    generation = GenerationConfig() if first is None else GenerationConfig.from_dict(first.to_dict())
+    configured = [m.generation_config.eos_token_id for m, _ in loaded.values() if m.generation_config is not None]
+    ends = end_of_sequence_ids(*configured, *([] if any(configured) or tokenizer is None else [tokenizer.eos_token_id]))
+    generation.eos_token_id = ends or None
+    if generation.pad_token_id is None:
+        pad = None if tokenizer is None else tokenizer.pad_token_id
+        generation.pad_token_id = pad if pad is not None else ends[0] if ends else None
+    return generation
+
+
+def _config(
+    recipe: Recipe,
+    vocabulary: Vocabulary,
+    backbones: list[Backbone],
+    generation: GenerationConfig,
+    options: LoadOptions,
+    in_memory: Mapping[str, Any],
+) -> ComposedConfig:
+    windows = [b.window - b.opening_length for b in backbones if b.window is not None]
+    return ComposedConfig(
+        recipe=recipe.as_dict(),
+        vocab_size=vocabulary.width,
+        max_position_embeddings=min(windows) if windows else None,
+        num_hidden_layers=sum(b.model.config.get_text_config().num_hidden_layers for b in backbones),
+        sources={name: _source(name, backbone, options, in_memory) for name, backbone in zip(plan(recipe).backbones, backbones, strict=True)},
+        bos_token_id=generation.bos_token_id,
+        eos_token_id=generation.eos_token_id,
+        pad_token_id=generation.pad_token_id,
+        dtype=backbones[0].model.dtype,
+    )
+
+
+def _source(name: str, backbone: Backbone, options: LoadOptions, in_memory: Mapping[str, Any]) -> dict[str, Any]:
+    if name in in_memory:
+        return {"name": backbone.model.config.name_or_path or name, "revision": None}
+    found = source(name, options)
+    return {"name": found.label, "revision": found.revision}

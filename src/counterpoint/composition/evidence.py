@@ -1,0 +1,95 @@
+"""What a rule sees: log-probabilities of the base and the components, and the log-ratios between them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from counterpoint.errors import NumericsError
+
+NEVER = -1e30
+"""Stands for log 0 in a log-ratio: finite, so that a zero weight times it is zero and gradients stay finite."""
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Log-probabilities (float32, natural logarithm) at some positions.
+
+    Attributes:
+        log_base: log p_b, shape (*position, vocab); -log(vocab) everywhere where there is no base.
+        log_probs: log p_i, shape (component, *position, vocab).
+        log_refs: log p_ref(i), what each component is measured against, same shape.
+    """
+
+    log_base: Float[Tensor, "*position vocab"]
+    log_probs: Float[Tensor, "component *position vocab"]
+    log_refs: Float[Tensor, "component *position vocab"]
+
+    @property
+    def log_ratios(self) -> Float[Tensor, "component *position vocab"]:
+        """r_i = log p_i - log p_ref(i). Where p_ref(v) = 0, r_i(v) = 0: the product keeps to the base's support."""
+        return torch.nan_to_num(self.log_probs - self.log_refs, nan=0.0, posinf=0.0, neginf=NEVER)
+
+
+def gather_evidence(
+    log_voices: Float[Tensor, "voice *position vocab"], base: int | None, components: Sequence[int], refs: Sequence[int | None]
+) -> Evidence:
+    """Sort the voices' log-probabilities into the roles that a recipe gives them.
+
+    Args:
+        log_voices: log-probabilities of all voices.
+        base: the voice that is the base, or None.
+        components: the voice of each component.
+        refs: the voice each component is measured against, None for the uniform distribution.
+    """
+    uniform = torch.full_like(log_voices[0], -math.log(log_voices.shape[-1]))
+    return Evidence(
+        log_base=uniform if base is None else log_voices[base],
+        log_probs=log_voices[list(components)],
+        log_refs=torch.stack([uniform if ref is None else log_voices[ref] for ref in refs]),
+    )
+
+
+def log_probabilities(
+    logits: Float[Tensor, "voice *position vocab"], temperatures: Float[Tensor, " voice"]
+) -> Float[Tensor, "voice *position vocab"]:
+    """log softmax(logits / T), in float32."""
+    scaled = logits.float() / temperatures.view(-1, *[1] * (logits.dim() - 1))
+    return scaled.log_softmax(-1)
+
+
+def normalise(
+    scores: Float[Tensor, "*position vocab"],
+) -> tuple[Float[Tensor, "*position vocab"], Float[Tensor, "*position"]]:
+    """(log p_hat, log Z): scores minus their log-sum-exp, and that log-sum-exp, the log-partition."""
+    log_partition = scores.logsumexp(-1)
+    return scores - log_partition.unsqueeze(-1), log_partition
+
+
+def plausible(
+    log_voices: Float[Tensor, "judge *position vocab"], alpha: float
+) -> Float[Tensor, "*position vocab"]:
+    """0 for tokens that some judge gives at least alpha times its largest probability, -inf for all others.
+
+    Contrastive decoding's mask (arXiv 2210.15097, eq. 4) with the expert as the only judge.
+    """
+    kept = log_voices >= log_voices.amax(-1, keepdim=True) + math.log(alpha)
+    return torch.zeros_like(log_voices[0]).masked_fill(~kept.any(0), -math.inf)
+
+
+def check_numbers(
+    log_voices: Float[Tensor, "voice *position vocab"], real: Bool[Tensor, "*position"], names: Sequence[str]
+) -> None:
+    """Raise NumericsError naming the first voice whose log-probabilities hold NaN at a position that is not padding.
+
+    One NaN or +inf among a row's logits makes its whole log-softmax NaN, so one token of each row tells.
+    """
+    bad = (log_voices[..., 0].isnan() & real).flatten(1).any(1)
+    if bad.any():
+        name = names[int(bad.nonzero()[0])]
+        raise NumericsError(f"{name}: its logits hold NaN or infinity; the checkpoint is broken, or float16 overflowed")
