@@ -10,7 +10,15 @@ from pathlib import Path
 
 import torch
 from jaxtyping import Float
-from peft import LoraConfig, PeftConfig, PeftModel, get_peft_model, load_peft_weights, set_peft_model_state_dict
+from peft import (
+    LoraConfig,
+    PeftConfig,
+    PeftModel,
+    get_peft_model,
+    get_peft_model_state_dict,
+    load_peft_weights,
+    set_peft_model_state_dict,
+)
 from peft.tuners.lora import Embedding, Linear, LoraLayer
 from peft.utils import ModulesToSaveWrapper
 from torch import Tensor, nn
@@ -60,12 +68,17 @@ class Adapter:
 
 
 def read_adapter(
-    folder: Path, model: PreTrainedModel, base_names: set[str], *, allow_other_base: bool = False, allow_pickle: bool = False
+    folder: Path,
+    model: PreTrainedModel,
+    base_names: set[str],
+    *,
+    allow_other_base: bool = False,
+    allow_pickle: bool = False,
 ) -> Adapter:
     """The adapter saved in a folder, as it acts on `model`.
 
-    PEFT itself decides which modules are meant and how they are scaled: it wraps a copy of the model that has shapes
-    but no weights, and the factors are taken from there. The model is not changed.
+    PEFT itself decides which modules are meant and how they are scaled: it wraps a second model that shares the
+    weights of this one, and the factors are taken from there. The model is not changed.
 
     Args:
         folder: holds adapter_config.json and adapter_model.safetensors.
@@ -99,7 +112,9 @@ def _read_config(folder: Path) -> LoraConfig:
     except Exception as error:
         raise AdapterError(f"{folder}/adapter_config.json: not readable: {_first_line(error)}") from None
     if not isinstance(config, LoraConfig):
-        raise AdapterError(f"{folder}: a {config.peft_type} adapter; only LoRA (and DoRA) can be composed row by row: {MERGE}")
+        raise AdapterError(
+            f"{folder}: a {config.peft_type} adapter; only LoRA (and DoRA) can be composed row by row: {MERGE}"
+        )
     return config
 
 
@@ -150,21 +165,31 @@ def _wrap(folder: Path, config: LoraConfig, model: PreTrainedModel, weights: dic
     skeleton_config = copy.deepcopy(model.config)
     if hasattr(skeleton_config, "quantization_config"):
         del skeleton_config.quantization_config
-    with torch.device("meta"), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with torch.device("meta"):
         skeleton = type(model)(skeleton_config)
-        try:
-            wrapped = get_peft_model(skeleton, copy.deepcopy(config), low_cpu_mem_usage=True)
-        except (ValueError, NotImplementedError) as error:
-            raise AdapterError(f"{folder}: does not fit this model: {_first_line(error)}") from None
     try:
-        result = set_peft_model_state_dict(wrapped, weights, low_cpu_mem_usage=True)
+        skeleton.load_state_dict(model.state_dict(), strict=False, assign=True)  # shares the weights, copies nothing
+    except RuntimeError:
+        raise AdapterError(
+            f"{folder}: adapters on quantised weights are not supported; load the base unquantised"
+        ) from None
+    skeleton.tie_weights()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wrapped = get_peft_model(skeleton, copy.deepcopy(config))
+        result = set_peft_model_state_dict(wrapped, weights)
     except RuntimeError as error:
         raise AdapterError(f"{folder}: made for another base: {_mismatch(str(error))}") from None
-    ours = [n for n, p in wrapped.named_parameters() if p.is_meta and ("lora_" in n or "modules_to_save" in n)]
-    if result.unexpected_keys or ours:
-        wrong = f"has no place for {result.unexpected_keys[0]}" if result.unexpected_keys else f"lacks {ours[0]}"
-        raise AdapterError(f"{folder}: its weights do not fit its adapter_config.json and this base: the model {wrong}")
+    except (ValueError, NotImplementedError) as error:
+        raise AdapterError(f"{folder}: does not fit this model: {_first_line(error)}") from None
+    expected = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
+    missing = [key for key in expected if key not in weights]
+    if result.unexpected_keys or missing:
+        wrong = (
+            f"no place for {result.unexpected_keys[0]}" if result.unexpected_keys else f"no weights for {missing[0]}"
+        )
+        raise AdapterError(f"{folder}: its weights do not fit its adapter_config.json and this base: {wrong}")
     return wrapped
 
 

@@ -40,7 +40,9 @@ def assemble(
         raise RecipeError(f"{', '.join(given)}: give either a recipe or its fields as keyword arguments, not both")
     recipe = Recipe.read(given if recipe is None else recipe)
     layout = plan(recipe)
-    loaded: Loaded = {name: models[name] if name in models else load_backbone(name, options) for name in layout.backbones}
+    loaded: Loaded = {
+        name: models[name] if name in models else load_backbone(name, options) for name in layout.backbones
+    }
     vocabulary = _vocabulary(loaded)
     first_model, tokenizer = next(iter(loaded.values()))
     opening = openings(tokenizer, [voice.context for voice in layout.voices], recipe.context_format)
@@ -142,7 +144,10 @@ def _config(
         vocab_size=vocabulary.width,
         max_position_embeddings=min(windows) if windows else None,
         num_hidden_layers=sum(b.model.config.get_text_config().num_hidden_layers for b in backbones),
-        sources={name: _source(name, backbone, options, in_memory) for name, backbone in zip(plan(recipe).backbones, backbones, strict=True)},
+        sources={
+            name: _source(name, backbone, options, in_memory)
+            for name, backbone in zip(plan(recipe).backbones, backbones, strict=True)
+        },
         bos_token_id=generation.bos_token_id,
         eos_token_id=generation.eos_token_id,
         pad_token_id=generation.pad_token_id,

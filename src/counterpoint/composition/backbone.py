@@ -30,7 +30,11 @@ class Backbone(nn.Module):
     """
 
     def __init__(
-        self, model: PreTrainedModel, adapters: Sequence[Adapter | None], openings: Sequence[Sequence[int]], pad: int = 0
+        self,
+        model: PreTrainedModel,
+        adapters: Sequence[Adapter | None],
+        openings: Sequence[Sequence[int]],
+        pad: int = 0,
     ) -> None:
         super().__init__()
         self.model = model.requires_grad_(False).eval()
@@ -92,7 +96,9 @@ class Backbone(nn.Module):
         self._check_window(rows, mask, cache, part)
         arguments = self._arguments(rows, mask, None if cache is None else cache.parts[part])
         if "logits_to_keep" in self._accepts:
-            arguments["logits_to_keep"] = logits_to_keep if isinstance(logits_to_keep, Tensor) else logits_to_keep or time
+            arguments["logits_to_keep"] = (
+                logits_to_keep if isinstance(logits_to_keep, Tensor) else logits_to_keep or time
+            )
         with self.adapters.active():
             logits: Tensor = self.model(**arguments).logits
         if cache is not None:
@@ -137,7 +143,9 @@ class Backbone(nn.Module):
         return arguments
 
     def _check_window(self, rows: Tensor, mask: Tensor | None, cache: ComposedCache | None, part: int) -> None:
-        seen = rows.shape[1] if cache is None or cache.length == 0 else self.opening_length + cache.length + rows.shape[1]
+        seen = (
+            rows.shape[1] if cache is None or cache.length == 0 else self.opening_length + cache.length + rows.shape[1]
+        )
         if self.window is None or seen <= self.window:
             return
         longest = seen if mask is None else int(mask.sum(1).max())

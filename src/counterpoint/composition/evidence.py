@@ -37,7 +37,10 @@ class Evidence:
 
 
 def gather_evidence(
-    log_voices: Float[Tensor, "voice *position vocab"], base: int | None, components: Sequence[int], refs: Sequence[int | None]
+    log_voices: Float[Tensor, "voice *position vocab"],
+    base: int | None,
+    components: Sequence[int],
+    refs: Sequence[int | None],
 ) -> Evidence:
     """Sort the voices' log-probabilities into the roles that a recipe gives them.
 
@@ -71,9 +74,7 @@ def normalise(
     return scores - log_partition.unsqueeze(-1), log_partition
 
 
-def plausible(
-    log_voices: Float[Tensor, "judge *position vocab"], alpha: float
-) -> Float[Tensor, "*position vocab"]:
+def plausible(log_voices: Float[Tensor, "judge *position vocab"], alpha: float) -> Float[Tensor, "*position vocab"]:
     """0 for tokens that some judge gives at least alpha times its largest probability, -inf for all others.
 
     Contrastive decoding's mask (arXiv 2210.15097, eq. 4) with the expert as the only judge.

@@ -226,7 +226,9 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
             ContextError: the ids begin with a system block of their own, or do not fit the window.
         """
         if inputs_embeds is not None or input_ids is None:
-            raise ContextError("a composed model takes input_ids, not inputs_embeds: its models need not share embeddings")
+            raise ContextError(
+                "a composed model takes input_ids, not inputs_embeds: its models need not share embeddings"
+            )
         cache = cache if cache is not None else past_key_values
         if cache is None and (self.config.use_cache if use_cache is None else use_cache) and not self.training:
             cache = self.new_cache()
@@ -238,7 +240,10 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         if past == 0:
             attention_mask = self._own_blocks_masked(input_ids, attention_mask)
         logits = torch.cat(
-            [self._trimmed(b(input_ids, attention_mask, cache, i, logits_to_keep)) for i, b in enumerate(self.backbones)]
+            [
+                self._trimmed(b(input_ids, attention_mask, cache, i, logits_to_keep))
+                for i, b in enumerate(self.backbones)
+            ]
         )
         if self._order != sorted(self._order):
             logits = logits[self._order]
@@ -247,7 +252,9 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         kept = attention_mask[:, -input_ids.shape[1] :].to(logits.device)
         kept = kept[:, logits_to_keep] if isinstance(logits_to_keep, Tensor) else kept[:, -logits.shape[2] :]
         log_probs, log_partition, voices = self._compose(logits, kept.bool(), output_voices)
-        loss = None if labels is None else ForCausalLMLoss(log_probs, labels.to(log_probs.device), self.config.vocab_size)
+        loss = (
+            None if labels is None else ForCausalLMLoss(log_probs, labels.to(log_probs.device), self.config.vocab_size)
+        )
         output = ComposedOutput(
             loss=loss, logits=log_probs, cache=cache, log_partition=log_partition, voice_log_probs=voices
         )

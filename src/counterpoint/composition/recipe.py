@@ -236,5 +236,9 @@ def _in_words(problem: Any) -> str:
     if problem["type"] == "too_short" and location == ["components"]:
         return "components: empty; a recipe needs at least one component"
     message = problem["msg"].removeprefix("Value error, ")
-    given = "" if isinstance(problem["input"], dict) or where == "" or "rule" in location else f", not {problem['input']!r:.60}"
+    given = (
+        ""
+        if isinstance(problem["input"], dict) or where == "" or "rule" in location
+        else f", not {problem['input']!r:.60}"
+    )
     return f"{where}: {message}{given}" if where else message

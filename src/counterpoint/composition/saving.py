@@ -45,9 +45,13 @@ def load_saved(name: str, kwargs: dict[str, Any]) -> ComposedModel:
     folder = Path(name)
     if not folder.is_dir():
         try:
-            folder = Path(snapshot_download(name, revision=kwargs.get("revision"), local_files_only=not options.get("download")))
+            folder = Path(
+                snapshot_download(name, revision=kwargs.get("revision"), local_files_only=not options.get("download"))
+            )
         except Exception as error:
-            raise LoadingError(f"{name!r} is neither a folder nor reachable on the hub: {str(error).splitlines()[0]}") from None
+            raise LoadingError(
+                f"{name!r} is neither a folder nor reachable on the hub: {str(error).splitlines()[0]}"
+            ) from None
     return ComposedModel.from_recipe(Recipe.read(folder), **options)
 
 
@@ -90,7 +94,10 @@ def _card(model: ComposedModel, recipe: Recipe) -> ModelCard:
     sources: dict[str, Any] = model.config.sources or {}
     named = [s["name"] for s in sources.values() if not Path(s["name"]).is_absolute()]
     data = ModelCardData(
-        library_name="counterpoint", tags=["counterpoint", "composition"], base_model=named or None, pipeline_tag="text-generation"
+        library_name="counterpoint",
+        tags=["counterpoint", "composition"],
+        base_model=named or None,
+        pipeline_tag="text-generation",
     )
     versions = "\n".join(f"| {name} | {importlib.metadata.version(name)} |" for name in PACKAGES)
     parts = "\n".join(_part(model, name) for name in model.plan.names)

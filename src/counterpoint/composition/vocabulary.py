@@ -19,9 +19,7 @@ class Vocabulary:
     added: dict[str, list[str]] = field(default_factory=dict)
 
 
-def common_vocabulary(
-    widths: Mapping[str, int], tokens: Mapping[str, Mapping[str, int]]
-) -> Vocabulary:
+def common_vocabulary(widths: Mapping[str, int], tokens: Mapping[str, Mapping[str, int]]) -> Vocabulary:
     """The part of the vocabulary that all models share.
 
     Args:
