@@ -5,14 +5,12 @@ import os
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-from jaxtyping import install_import_hook
-
-install_import_hook("counterpoint.composition", "beartype.beartype")
-
 import pytest
 import torch
+from jaxtyping import install_import_hook
 from transformers.utils import logging
 
+install_import_hook("counterpoint.composition", "beartype.beartype")
 logging.disable_progress_bar()
 
 

@@ -10,6 +10,8 @@ from peft import LoraConfig, get_peft_model
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from transformers import (
+    AutoModelForCausalLM,
+    GenerationMixin,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
@@ -18,7 +20,6 @@ from transformers import (
     PreTrainedTokenizerFast,
     Qwen2Config,
 )
-from transformers import AutoModelForCausalLM, GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 VOCABULARY = 64

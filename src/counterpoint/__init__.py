@@ -15,29 +15,37 @@ if TYPE_CHECKING:
     from counterpoint.composition.recipe import Component, Plausibility, Recipe, Voice
     from counterpoint.errors import CounterpointError
 
+__all__ = [
+    "Component",
+    "ComposedCache",
+    "ComposedConfig",
+    "ComposedModel",
+    "ComposedOutput",
+    "CounterpointError",
+    "LoadOptions",
+    "Plausibility",
+    "Recipe",
+    "Voice",
+    "load_backbone",
+]
 _HOMES = {
-    "ComposedCache": "composition.cache",
-    "ComposedConfig": "composition.configuration",
-    "LoadOptions": "composition.loading",
-    "load_backbone": "composition.loading",
-    "ComposedModel": "composition.model",
-    "ComposedOutput": "composition.model",
-    "Component": "composition.recipe",
-    "Plausibility": "composition.recipe",
-    "Recipe": "composition.recipe",
-    "Voice": "composition.recipe",
-    "CounterpointError": "errors",
+    "composition.cache": {"ComposedCache"},
+    "composition.configuration": {"ComposedConfig"},
+    "composition.loading": {"LoadOptions", "load_backbone"},
+    "composition.model": {"ComposedModel", "ComposedOutput"},
+    "composition.recipe": {"Component", "Plausibility", "Recipe", "Voice"},
+    "errors": {"CounterpointError"},
 }
-__all__ = [*_HOMES]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'counterpoint' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"counterpoint.{_HOMES[name]}"), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(importlib.import_module(f"counterpoint.{home}"), name)
+    raise AttributeError(f"module 'counterpoint' has no attribute {name!r}")
 
 
 if Path(sys.argv[0]).stem != "counterpoint":
     # `import counterpoint` makes AutoModelForCausalLM know composed models, which loads torch and transformers. The
     # console command does that only when a verb needs it, so that its help is quick.
-    import counterpoint.composition.model
+    importlib.import_module("counterpoint.composition.model")

@@ -9,9 +9,9 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from worlds import TableModel, random_table, tables
 
 from counterpoint import ComposedModel
+from worlds import TableModel, random_table, tables
 
 NAMES = ["b", "x", "y", "z"]
 
@@ -99,7 +99,7 @@ def test_every_sequence_has_the_probability_of_the_formula(name: str) -> None:
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_sampling_follows_the_formula(name: str) -> None:
-    """Frequencies of sampled two-token texts against their exact probabilities: chi-squared far below its 0.1 % point."""
+    """Frequencies of sampled two-token texts against exact probabilities: chi-squared below its 0.1 % point."""
     vocabulary, start, draws = 4, 1, 4000
     models = tables(NAMES, vocabulary)
     written = {n: m.table.double().tolist() for n, (m, _) in models.items()}
@@ -121,7 +121,7 @@ def test_sampling_follows_the_formula(name: str) -> None:
 
 
 def test_factorised_conditionals_give_projective_composition_and_no_partition() -> None:
-    """Under FC (tokens are pairs, each component changes one half), log Z = 0 and each half has its owner's marginal."""
+    """Under FC (tokens are pairs, each component changes one half), log Z = 0 and each half has its owner's law."""
     generator = torch.Generator().manual_seed(3)
     halves = [torch.rand(6, generator=generator).softmax(0) for _ in range(4)]
     base = torch.einsum("i,j->ij", halves[0], halves[1]).flatten()

@@ -7,6 +7,7 @@ import re
 import warnings
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -96,7 +97,7 @@ def read_adapter(
         _check_base(folder, config, base_names)
     wrapped = _wrap(folder, config, model, _read_weights(folder, allow_pickle))
     adapter = Adapter()
-    for name, module in wrapped.base_model.model.named_modules():
+    for name, module in wrapped.get_base_model().named_modules():
         if isinstance(module, LoraLayer):
             adapter.factors[name] = _factors(folder, name, module, model)
         elif isinstance(module, ModulesToSaveWrapper):
@@ -128,8 +129,8 @@ def _check_features(folder: Path, config: LoraConfig) -> None:
         raise AdapterError(f"{folder}: trained biases (bias={config.bias!r}) cannot be composed exactly: {MERGE}")
     if config.init_lora_weights not in PLAIN_STARTS:
         raise AdapterError(
-            f"{folder}: init_lora_weights={config.init_lora_weights!r} changed the base's own weights; save it again as "
-            "a plain LoRA with PEFT's `path_initial_model_for_weight_conversion`"
+            f"{folder}: init_lora_weights={config.init_lora_weights!r} changed the base's own weights; save it again "
+            "as a plain LoRA with PEFT's `path_initial_model_for_weight_conversion`"
         )
 
 
@@ -178,7 +179,7 @@ def _wrap(folder: Path, config: LoraConfig, model: PreTrainedModel, weights: dic
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             wrapped = get_peft_model(skeleton, copy.deepcopy(config))
-        result = set_peft_model_state_dict(wrapped, weights)
+        result: Any = set_peft_model_state_dict(wrapped, weights)
     except RuntimeError as error:
         raise AdapterError(f"{folder}: made for another base: {_mismatch(str(error))}") from None
     except (ValueError, NotImplementedError) as error:
@@ -200,38 +201,34 @@ def _mismatch(message: str) -> str:
     name, theirs, here = found.groups()
     name = name.removeprefix("base_model.model.").replace(".default", "")
     return (
-        f"{name} has shape {theirs} in the adapter and {here} on this base (if tokens were added before training, resize "
-        "the base's embeddings the same way, save it, and use that as the model)"
+        f"{name} has shape {theirs} in the adapter and {here} on this base (if tokens were added before training, "
+        "resize the base's embeddings the same way, save it, and use that as the model)"
     )
 
 
-def _factors(folder: Path, name: str, layer: LoraLayer, model: PreTrainedModel) -> Factors:
-    if isinstance(layer, Embedding) and not config_uses_dora(layer):
+def _factors(folder: Path, name: str, layer: Any, model: PreTrainedModel) -> Factors:
+    uses_dora = bool(layer.use_dora.get("default"))
+    if isinstance(layer, Embedding) and not uses_dora:
         down, up = layer.lora_embedding_A["default"], layer.lora_embedding_B["default"]
         scale = getattr(model.get_submodule(name), "embed_scale", 1.0)  # Gemma's embeddings multiply what they look up
         return Factors(down.detach(), (up * layer.scaling["default"]).detach() * scale)
     if not isinstance(layer, Linear) or re.search(r"\bexperts\.\d+\.", name):
         kind = type(layer.get_base_layer()).__name__
         raise AdapterError(f"{folder}: adapts {name} ({kind}), which cannot be composed exactly row by row: {MERGE}")
-    scaling = layer.scaling["default"]
-    down, up = layer.lora_A["default"].weight.detach(), layer.lora_B["default"].weight.detach() * scaling
-    bias = layer.lora_B["default"].bias
+    linear: Any = layer
+    scaling, a, b = linear.scaling["default"], linear.lora_A["default"], linear.lora_B["default"]
+    down, up, bias = a.weight.detach(), b.weight.detach() * scaling, b.bias
     shift = None if bias is None else bias.detach() * scaling
-    if not config_uses_dora(layer):
+    if not uses_dora:
         return Factors(down, up, shift=shift)
     weight = _weight(model.get_submodule(name))
-    magnitude = layer.lora_magnitude_vector["default"].weight.detach()
+    magnitude = linear.lora_magnitude_vector["default"].weight.detach()
     norm = torch.linalg.norm(weight.float() + (up @ down).float().to(weight.device), dim=1)
     return Factors(down, up, magnitude.to(norm) / norm, shift)
 
 
-def config_uses_dora(layer: LoraLayer) -> bool:
-    return bool(layer.use_dora.get("default"))
-
-
-def _weight(module: nn.Module) -> Float[Tensor, "out in"]:
-    weight = module.weight.detach()
-    assert isinstance(weight, Tensor)
+def _weight(module: Any) -> Float[Tensor, "out in"]:
+    weight: Tensor = module.weight.detach()
     return weight.t() if isinstance(module, Conv1D) else weight
 
 

@@ -44,7 +44,7 @@ def assemble(
         name: models[name] if name in models else load_backbone(name, options) for name in layout.backbones
     }
     vocabulary = _vocabulary(loaded)
-    first_model, tokenizer = next(iter(loaded.values()))
+    tokenizer = next(iter(loaded.values()))[1]
     opening = openings(tokenizer, [voice.context for voice in layout.voices], recipe.context_format)
     backbones = []
     for name, positions in layout.backbones.items():
@@ -85,8 +85,8 @@ def adapter_folder(name: str, options: LoadOptions) -> Path:
         if options.download:
             raise AdapterError(f"adapter {name!r}: cannot be downloaded: {str(error).splitlines()[0]}") from None
         raise AdapterError(
-            f"adapter {name!r} is not a folder here and not in the local Hugging Face cache; to fetch it pass --download "
-            "(download=True)"
+            f"adapter {name!r} is not a folder here and not in the local Hugging Face cache; to fetch it pass "
+            "--download (download=True)"
         ) from None
 
 

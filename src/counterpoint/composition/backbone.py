@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
@@ -29,6 +30,9 @@ class Backbone(nn.Module):
         ContextError: an opening leaves no room in the model's window.
     """
 
+    _opening_ids: Tensor
+    _opening_mask: Tensor
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -37,7 +41,7 @@ class Backbone(nn.Module):
         pad: int = 0,
     ) -> None:
         super().__init__()
-        self.model = model.requires_grad_(False).eval()
+        self.model = cast("PreTrainedModel", model.requires_grad_(False).eval())
         self.voices = len(openings)
         self.pad = pad
         self.window: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
@@ -46,7 +50,8 @@ class Backbone(nn.Module):
         self.opening_length = max(len(opening) for opening in openings)
         if self.window is not None and self.opening_length >= self.window:
             raise ContextError(
-                f"a context of {self.opening_length} tokens leaves no room in the model's window of {self.window}; shorten it"
+                f"a context of {self.opening_length} tokens leaves no room in the model's window of {self.window}; "
+                "shorten it"
             )
         aligned = torch.full((self.voices, self.opening_length), pad)
         present = torch.zeros_like(aligned)
@@ -83,16 +88,12 @@ class Backbone(nn.Module):
         device = self._opening_ids.device
         new_mask = attention_mask[:, -time:].to(device).repeat(self.voices, 1)
         rows = input_ids.to(device).repeat(self.voices, 1)
-        fresh = cache is None or cache.length == 0
-        if fresh and self.opening_length:
-            rows, mask = self._with_openings(rows, new_mask)
-        elif fresh:
-            mask = new_mask
-        else:
-            assert cache is not None
+        mask: Tensor | None = new_mask
+        if cache is not None and cache.length:
             mask = self._extended(cache.masks[part], cache.length, new_mask)
-        if fresh and mask is not None and bool(mask.all()):
-            mask = None
+        else:
+            rows, mask = self._with_openings(rows, new_mask) if self.opening_length else (rows, new_mask)
+            mask = None if bool(mask.all()) else mask
         self._check_window(rows, mask, cache, part)
         arguments = self._arguments(rows, mask, None if cache is None else cache.parts[part])
         if "logits_to_keep" in self._accepts:
@@ -151,6 +152,6 @@ class Backbone(nn.Module):
         longest = seen if mask is None else int(mask.sum(1).max())
         if longest > self.window:
             raise ContextError(
-                f"contexts, prompt and answer come to {longest} tokens, and the model's window is {self.window}; shorten "
-                "the prompt or the contexts, or ask for fewer new tokens"
+                f"contexts, prompt and answer come to {longest} tokens, and the model's window is {self.window}; "
+                "shorten the prompt or the contexts, or ask for fewer new tokens"
             )

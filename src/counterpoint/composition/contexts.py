@@ -89,8 +89,7 @@ def openings(
     probes = [render(tokenizer, _system(text) + _PROBE) for text in ("\u2460", "zebra")]
     system = _common_prefix(*probes)
     tells = system and conversation[: len(system)] != system
-    *ids, default = blocks
-    return Openings(tuple(ids), "chat", contexts[0], default, tuple(system) if tells else ())
+    return Openings(tuple(blocks[:-1]), "chat", contexts[0], blocks[-1], tuple(system) if tells else ())
 
 
 def encode_one(tokenizer: PreTrainedTokenizerBase, prompt: str | Messages, opening: Openings) -> list[int]:
@@ -154,7 +153,7 @@ def _conversation(tokenizer: PreTrainedTokenizerBase, context: str) -> list[int]
         return full[len(block) :]
     others = [render(tokenizer, _system(text) + _PROBE) for text in ("\u2460", "zebra")]
     conversation = _common_prefix(*(list(reversed(ids)) for ids in [full, *others]))
-    probe = render(tokenizer, _system(context) + [{"role": "user", "content": "y"}])
+    probe = render(tokenizer, [*_system(context), {"role": "user", "content": "y"}])
     if not conversation or full[: -len(conversation)] != probe[: len(full) - len(conversation)]:
         raise ContextError(_no_place(tokenizer))
     return list(reversed(conversation))

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForCausalLM, BatchEncoding, GenerationConfig, GenerationMixin
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    BatchEncoding,
+    GenerationConfig,
+    GenerationMixin,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
@@ -53,6 +60,9 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
     """
 
     config_class = ComposedConfig
+    config: ComposedConfig
+    backbones: Sequence[Backbone]
+    temperatures: Tensor
     main_input_name = "input_ids"
     _supports_sdpa = True
     _is_stateful = False
@@ -72,7 +82,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         self.openings = openings
         self.tokenizer = tokenizer
         self.generation_config = generation_config
-        self.backbones = nn.ModuleList(backbones)
+        self.backbones = cast("Sequence[Backbone]", nn.ModuleList(backbones))
         device = backbones[0].model.device
         self.weights = nn.Parameter(torch.tensor([c.weight for c in recipe.components.values()], device=device))
         temperatures = torch.tensor([voice.temperature for voice in self.plan.voices], device=device)
@@ -114,12 +124,14 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
 
     @classmethod
     def from_pretrained(cls, pretrained_model_name_or_path: Any, *args: Any, **kwargs: Any) -> ComposedModel:
-        """Load a folder that `save_pretrained` wrote. Takes the loading options of `from_recipe`; others are ignored."""
+        """Load a folder that `save_pretrained` wrote. Takes `from_recipe`'s loading options; ignores others."""
         from counterpoint.composition.saving import load_saved
 
         return load_saved(str(pretrained_model_name_or_path), kwargs)
 
-    def save_pretrained(self, save_directory: Any, *, include_backbones: bool = False, **kwargs: Any) -> None:
+    def save_pretrained(  # type: ignore[override]
+        self, save_directory: Any, *, include_backbones: bool = False, **kwargs: Any
+    ) -> None:
         """Write recipe, adapters, tokenizer, generation settings and a model card to a folder.
 
         Args:
@@ -320,13 +332,13 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
                 )
         return mask
 
-    def _prepare_cache_for_generation(
+    def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any
     ) -> None:
         if generation_config.cache_implementation not in (None, "dynamic"):
             raise ContextError(
-                f"cache_implementation={generation_config.cache_implementation!r}: a composed model has a dynamic cache; "
-                "leave the setting out"
+                f"cache_implementation={generation_config.cache_implementation!r}: a composed model has a dynamic "
+                "cache; leave the setting out"
             )
         if model_kwargs.get("cache") is None and generation_config.use_cache is not False:
             model_kwargs["cache"] = self.new_cache()

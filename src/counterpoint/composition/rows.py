@@ -10,7 +10,7 @@ Rows are voice-major: with n voices, the first n-th of the rows belongs to voice
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from counterpoint.composition.adapters import Adapter
+from counterpoint.composition.adapters import Adapter, Factors
 
 FEW_ROWS = 64
 
@@ -33,17 +33,21 @@ class RowAdapters(nn.Module):
         adapters: one for each voice, or None for a voice without.
     """
 
-    def __init__(self, model: nn.Module, adapters: list[Adapter | None]) -> None:
+    def __init__(self, model: nn.Module, adapters: Sequence[Adapter | None]) -> None:
         super().__init__()
         self.parts = nn.ModuleList()
         self._active = False
-        by_voice = {voice: adapter for voice, adapter in enumerate(adapters) if adapter is not None}
-        names = dict.fromkeys(n for adapter in by_voice.values() for n in [*adapter.factors, *adapter.replaced])
-        for name in names:
-            module = model.get_submodule(name)
-            part = _AdaptedModule(module, name, by_voice, len(adapters))
-            self.parts.append(part)
-            module.register_forward_hook(partial(self._hook, part))
+        low_rank: dict[str, dict[int, Factors]] = {}
+        replaced: dict[str, dict[int, nn.Module]] = {}
+        for voice, adapter in enumerate(adapters):
+            for name, factors in adapter.factors.items() if adapter else ():
+                low_rank.setdefault(name, {})[voice] = factors
+            for name, module in adapter.replaced.items() if adapter else ():
+                replaced.setdefault(name, {})[voice] = module
+        for name, by_voice in low_rank.items():
+            self._attach(model.get_submodule(name), LowRankRows(by_voice, len(adapters)))
+        for name, modules in replaced.items():
+            self._attach(model.get_submodule(name), ReplacedRows(modules, len(adapters)))
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -54,73 +58,88 @@ class RowAdapters(nn.Module):
         finally:
             self._active = False
 
-    def _hook(self, part: _AdaptedModule, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        return part(args[0], output, getattr(module, "bias", None)) if self._active else None
-
-
-class _AdaptedModule(nn.Module):
-    """All that the voices add to, or put in place of, one module of the backbone."""
-
-    def __init__(self, module: nn.Module, name: str, by_voice: Mapping[int, Adapter], voices: int) -> None:
-        super().__init__()
-        self.voices = voices
-        self.looks_up = isinstance(module, nn.Embedding)
-        self.replaced = nn.ModuleDict({str(v): a.replaced[name] for v, a in by_voice.items() if name in a.replaced})
-        factors = {v: a.factors[name] for v, a in by_voice.items() if name in a.factors}
+    def _attach(self, module: nn.Module, part: nn.Module) -> None:
         like = next(module.parameters())
-        place = {"device": like.device, "dtype": like.dtype if like.dtype.is_floating_point else torch.float32}
-        self.replaced.to(**place)
-        self.down = self.up = self.mask = self.scale = self.shift = None
-        if not factors:
-            return
-        owner = torch.cat([torch.full((f.down.shape[0],), voice) for voice, f in factors.items()])
-        mask = (owner[None, :] == torch.arange(voices)[:, None]).unsqueeze(1)
-        self._keep("down", torch.cat([f.down for f in factors.values()]).t(), place)
-        self._keep("up", torch.cat([f.up for f in factors.values()], dim=1).t(), place)
-        self._keep("mask", mask, place)
-        for what, neutral in (("scale", 1.0), ("shift", 0.0)):
-            given = {v: getattr(f, what) for v, f in factors.items() if getattr(f, what) is not None}
-            if given:
-                rows = torch.full((voices, 1, self.up.shape[1]), neutral)
-                for voice, vector in given.items():
-                    rows[voice, 0] = vector
-                self._keep(what, rows, place)
+        part.to(device=like.device, dtype=like.dtype if like.dtype.is_floating_point else torch.float32)
+        part.requires_grad_(False)
+        self.parts.append(part)
+        module.register_forward_hook(partial(self._hook, part))
 
-    def _keep(self, name: str, value: Tensor, place: dict[str, Any]) -> None:
-        delattr(self, name)
-        self.register_buffer(name, value.to(**place).contiguous(), persistent=False)
+    def _hook(self, part: nn.Module, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
+        return part(module, args[0], output) if self._active else None
 
-    def forward(self, x: Tensor, output: Tensor, bias: Tensor | None) -> Tensor:
+
+class LowRankRows(nn.Module):
+    """The LoRA factors that some voices add to one module.
+
+    Args:
+        by_voice: voice -> its factors; ranks may differ.
+        voices: n, how many voices share the rows.
+    """
+
+    down: Tensor
+    up: Tensor
+    mask: Tensor
+    scale: Tensor | None
+    shift: Tensor | None
+
+    def __init__(self, by_voice: Mapping[int, Factors], voices: int) -> None:
+        super().__init__()
+        owners = torch.cat([torch.full((f.down.shape[0],), voice) for voice, f in by_voice.items()])
+        mask = (owners == torch.arange(voices)[:, None, None]).to(torch.float32)
+        self._keep("down", torch.cat([f.down for f in by_voice.values()]).t().contiguous())
+        self._keep("up", torch.cat([f.up for f in by_voice.values()], dim=1).t().contiguous())
+        self._keep("mask", mask)
+        self._keep("scale", self._vectors({v: f.scale for v, f in by_voice.items()}, voices, 1.0))
+        self._keep("shift", self._vectors({v: f.shift for v, f in by_voice.items()}, voices, 0.0))
+
+    def _keep(self, name: str, value: Tensor | None) -> None:
+        self.register_buffer(name, value, persistent=False)
+
+    def _vectors(self, by_voice: Mapping[int, Tensor | None], voices: int, neutral: float) -> Tensor | None:
+        given = {voice: vector for voice, vector in by_voice.items() if vector is not None}
+        if not given:
+            return None
+        like = next(iter(given.values()))
+        return torch.stack([given.get(voice, torch.full_like(like, neutral)) for voice in range(voices)]).unsqueeze(1)
+
+    def forward(self, module: nn.Module, x: Tensor, output: Tensor) -> Float[Tensor, "row *rest out"]:
         """The rows' own outputs.
 
         Args:
-            x: the module's input, (rows, ..., in), or token ids (rows, time) for an embedding.
-            output: what the module made of it, (rows, ..., out).
-            bias: the module's bias, which DoRA's scale does not touch.
+            module: the adapted module; DoRA's scale does not touch its bias.
+            x: its input, (rows, ..., in), or token ids (rows, time) for an embedding.
+            output: what it made of them, (rows, ..., out).
         """
-        by_voice = output.view(self.voices, -1, output.shape[-1])
-        if self.down is not None:
-            by_voice = self._adapt(x, by_voice, bias)
-        if self.replaced:
-            chunks, inputs = list(by_voice.unbind(0)), x.chunk(self.voices)
-            for voice, module in self.replaced.items():
-                chunks[int(voice)] = module(inputs[int(voice)]).reshape(chunks[0].shape)
-            by_voice = torch.stack(chunks)
-        return by_voice.view(output.shape)
-
-    def _adapt(
-        self, x: Tensor, y: Float[Tensor, "voice item out"], bias: Tensor | None
-    ) -> Float[Tensor, "voice item out"]:
         rank, out = self.up.shape
-        hidden = F.embedding(x, self.down).view(-1, rank) if self.looks_up else x.reshape(-1, x.shape[-1]) @ self.down
-        hidden = (hidden.view(self.voices, -1, rank) * self.mask).view(-1, rank)
+        hidden = (
+            F.embedding(x, self.down) if isinstance(module, nn.Embedding) else x.reshape(-1, x.shape[-1]) @ self.down
+        )
+        hidden = (hidden.view(len(self.mask), -1, rank) * self.mask).view(-1, rank)
+        y = output.view(-1, out)
         if self.scale is None and self.shift is None:
-            return torch.addmm(y.view(-1, out), hidden, self.up).view(y.shape)
-        y = y if bias is None else y - bias
-        y = y + (hidden @ self.up).view(y.shape)
-        y = y if self.scale is None else y * self.scale
-        y = y if self.shift is None else y + self.shift
-        return y if bias is None else y + bias
+            return torch.addmm(y, hidden, self.up).view(output.shape)
+        bias = getattr(module, "bias", None)
+        y = y + hidden @ self.up - (0 if bias is None else bias)
+        y = y.view(len(self.mask), -1, out)
+        y = y * (1 if self.scale is None else self.scale) + (0 if self.shift is None else self.shift)
+        return (y + (0 if bias is None else bias)).view(output.shape)
+
+
+class ReplacedRows(nn.Module):
+    """Whole modules that some voices put in the place of one module of the backbone (PEFT's `modules_to_save`)."""
+
+    def __init__(self, by_voice: Mapping[int, nn.Module], voices: int) -> None:
+        super().__init__()
+        self.voices = voices
+        self.modules_of = nn.ModuleDict({str(voice): module for voice, module in by_voice.items()})
+
+    def forward(self, module: nn.Module, x: Tensor, output: Tensor) -> Float[Tensor, "row *rest out"]:
+        """`output` with the rows of the voices that have a module of their own computed by it."""
+        outputs, inputs = list(output.chunk(self.voices)), x.chunk(self.voices)
+        for voice, own in self.modules_of.items():
+            outputs[int(voice)] = own(inputs[int(voice)])
+        return torch.cat(outputs)
 
 
 def speed_up_few_rows(model: nn.Module) -> None:
@@ -131,7 +150,7 @@ def speed_up_few_rows(model: nn.Module) -> None:
     """
     for module in model.modules():
         if type(module) is nn.Linear and "forward" not in vars(module):
-            module.forward = partial(_few_rows, module)
+            module.forward = partial(_few_rows, module)  # type: ignore[method-assign]
 
 
 def _few_rows(module: nn.Linear, x: Float[Tensor, "*row in"]) -> Float[Tensor, "*row out"]:

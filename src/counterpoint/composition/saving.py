@@ -135,7 +135,7 @@ The licences are those of the parts: see the pages of the models and adapters na
 
 def _part(model: ComposedModel, name: str) -> str:
     voice = model.plan.voices[model.plan.names.index(name)]
-    source = (model.config.sources or {}).get(voice.model, {"name": voice.model, "revision": None})
+    source = (model.config.sources or {}).get(str(voice.model), {"name": voice.model, "revision": None})
     context = (voice.context or "").replace("|", "\\|").replace("\n", " ")
     return f"| {name} | {source['name']} | {source['revision'] or ''} | {voice.adapter or ''} | {context} |"
 
