@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 install_import_hook("counterpoint.composition", "beartype.beartype")
 logging.disable_progress_bar()
+torch.set_num_threads(1)  # the models are tiny; more threads only wait for each other
 
 
 @pytest.fixture(autouse=True)
