@@ -97,16 +97,16 @@ class Backbone(nn.Module):
         self._check_window(rows, mask, cache, part)
         arguments = self._arguments(rows, mask, None if cache is None else cache.parts[part])
         if "logits_to_keep" in self._accepts:
-            arguments["logits_to_keep"] = (
-                logits_to_keep if isinstance(logits_to_keep, Tensor) else logits_to_keep or time
-            )
+            before = rows.shape[1] - time
+            keep = logits_to_keep + before if isinstance(logits_to_keep, Tensor) else logits_to_keep or time
+            arguments["logits_to_keep"] = keep
         with self.adapters.active():
             logits: Tensor = self.model(**arguments).logits
+        if "logits_to_keep" not in self._accepts:
+            logits = logits[:, -time:]
+            logits = logits[:, logits_to_keep if isinstance(logits_to_keep, Tensor) else slice(-logits_to_keep, None)]
         if cache is not None:
             cache.masks[part] = mask
-        logits = logits[:, -time:]
-        if isinstance(logits_to_keep, int) and logits_to_keep:
-            logits = logits[:, -logits_to_keep:]
         return logits.view(self.voices, batch, logits.shape[1], -1)
 
     def _with_openings(

@@ -14,6 +14,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     BatchEncoding,
+    Cache,
     GenerationConfig,
     GenerationMixin,
     PreTrainedModel,
@@ -209,19 +210,19 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
 
     def forward(
         self,
-        input_ids: Int[Tensor, "batch time"],
+        input_ids: Int[Tensor, "batch time"] | None = None,
         attention_mask: Int[Tensor, "batch seen"] | None = None,
-        cache: ComposedCache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         labels: Int[Tensor, "batch time"] | None = None,
         logits_to_keep: int | Tensor = 0,
         output_voices: bool = False,
-        past_key_values: ComposedCache | None = None,
+        past_key_values: Cache | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
         return_dict: bool | None = None,
         **kwargs: Any,
-    ) -> ComposedOutput | tuple[Tensor, ...]:
+    ) -> ComposedOutput | tuple[Any, ...]:
         """Composed next-token log-probabilities.
 
         Args:
