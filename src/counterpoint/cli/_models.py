@@ -36,7 +36,7 @@ def read_recipe(path: str | None, composing: Composing) -> Recipe:
         UsageError: no recipe is named, or nothing is there.
         RecipeError: what the recipe says cannot be.
     """
-    components, weights = composing.components(), composing.weights()
+    given, weights = composing.recipe(), composing.weights()
     if path is None and composing.base is None:
         raise UsageError(
             "no recipe: name a file or a saved folder, or compose without one: --base MODEL --context NAME=TEXT"
@@ -47,7 +47,7 @@ def read_recipe(path: str | None, composing: Composing) -> Recipe:
         )
     with busy("Starting"):
         from counterpoint.composition.recipe import Recipe
-    recipe = Recipe.read(path if path is not None else {"base": composing.base, "components": components})
+    recipe = Recipe.read(path if path is not None else given)
     if composing.rule is not None:
         recipe = Recipe.read({**recipe.as_dict(), "rule": composing.rule})
     return recipe.with_weights(weights)

@@ -47,8 +47,8 @@ class Composing:
         _option("--model", WITHOUT_FILE, "A component with a model of its own: a folder or hub id.", "NAME=MODEL"),
     ] = None
 
-    def components(self) -> dict[str, dict[str, str]]:
-        """The components of --context, --adapter and --model; one name may have several of them."""
+    def recipe(self) -> dict[str, Any]:
+        """The recipe of --base, --context, --adapter and --model; one name may have several of the last three."""
         found: dict[str, dict[str, str]] = {}
         for key, example, values in (
             ("context", 'pirate="You are a pirate."', self.context),
@@ -65,7 +65,7 @@ class Composing:
             )
         if self.base is not None and not found:
             raise UsageError("--base needs components: at least one of --context, --adapter and --model")
-        return found
+        return {"base": self.base and _from_here(self.base), "components": found}
 
     def weights(self) -> dict[str, float]:
         """The weights of --weight, by component."""

@@ -115,6 +115,10 @@ class Chat:
         except KeyboardInterrupt:
             printer.end()
             typer.echo("(stopped)")
+        except CounterpointError:
+            if printer.text:
+                printer.end()
+            raise
         self.messages = [*asked, {"role": "assistant", "content": printer.text}]
 
     def weight(self, argument: str) -> None:

@@ -35,7 +35,7 @@ def defaults(recipe: Recipe, layout: Plan, options: LoadOptions) -> dict[str, st
     words |= _prompts(recipe, layout, lead, options)
     words["plausibility"] = _plausibility(recipe)
     words["decoding"] = _decoding(lead, options)
-    asked = "auto: each checkpoint's own type" if options.dtype == "auto" else str(options.dtype)
+    asked = "auto: each checkpoint's own type" if options.dtype == "auto" else str(options.dtype).removeprefix("torch.")
     words["number type"] = f"{asked} for the weights; the composition itself is float32"
     words["device"] = options.place() if options.device_map is None else f"device map {options.device_map}"
     return words
