@@ -122,6 +122,19 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_chat(run, monkeypatch) -> None:
     assert "assistant so far" in asked[1]
 
 
+def test_ctrl_c_before_the_first_word_takes_the_question_back(run, heard, monkeypatch) -> None:
+    stream = _decoding.stream
+
+    def interrupted(model: object, prompt: list, *rest: object) -> None:
+        if prompt[-1]["content"] == "one":
+            raise KeyboardInterrupt
+        stream(model, prompt, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(_decoding, "stream", interrupted)
+    assert run("chat", "recipe.yaml", stdin="one\ntwo\n").stdout == "\n(stopped)\nanswer 1\n"
+    assert [m["content"] for m in heard[0]] == ["two"]
+
+
 def test_a_model_without_a_chat_template_does_not_chat(run, here, tmp_path) -> None:
     result = run("chat", "--base", here / "plain", "--context", "a=Be kind.", stdin="hi\n")
     advice = "use `counterpoint generate` with plain text\n"

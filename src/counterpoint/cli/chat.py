@@ -104,7 +104,7 @@ class Chat:
         self.commands[name](argument.strip())
 
     def answer(self, text: str) -> None:
-        """Answer, and remember both sides; an answer that is stopped is remembered as far as it went."""
+        """Answer, and remember both sides; of an answer that is stopped, what there was."""
         from counterpoint.cli._decoding import Printer, stream
 
         assert self.model.tokenizer is not None
@@ -115,6 +115,8 @@ class Chat:
         except KeyboardInterrupt:
             printer.end()
             typer.echo("(stopped)")
+            if not printer.text:
+                return
         except CounterpointError:
             if printer.text:
                 printer.end()
