@@ -75,7 +75,6 @@ USAGE = [
 
 FAILED = [
     ([*GENERATE, "--weight", "mth=1"], "no component is called 'mth'; did you mean 'math'?"),
-    ([*GENERATE, "--weight", "math=inf"], "components.math.weight: inf is not a finite number"),
     (
         [*GENERATE, "--device", "cpu", "--device-map", "auto"],
         "device ('cpu') and device_map ('auto') are both given: keep one of them",
@@ -104,6 +103,12 @@ def test_a_failure_is_one_line_and_exit_1(run, tmp_path: Path, arguments, messag
     result = run(*arguments)
     assert result.stderr == f"error: {message.replace('{cwd}', str(tmp_path))}\n"
     assert (result.exit_code, result.stdout) == (1, "")
+
+
+def test_a_weight_that_the_library_refuses_is_a_failure(run) -> None:
+    result = run(*GENERATE, "--weight", "math=inf")
+    assert result.stderr.startswith("error: components.math.weight: inf")
+    assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
 
 
 @pytest.mark.parametrize(
