@@ -45,7 +45,7 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'counterpoint' has no attribute {name!r}")
 
 
-if Path(sys.argv[0]).stem != "counterpoint":
+if Path((sys.argv or [""])[0]).stem != "counterpoint" and sys.orig_argv[1:3] != ["-m", "counterpoint"]:
     # `import counterpoint` makes AutoModelForCausalLM know composed models, which loads torch and transformers. The
     # console command does that only when a verb needs it, so that its help is quick.
     importlib.import_module("counterpoint.composition.model")
