@@ -5,12 +5,13 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import math
+import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from counterpoint.composition.strict_yaml import read_yaml
 from counterpoint.errors import RecipeError
@@ -19,6 +20,18 @@ BASE = "base"
 UNIFORM = "uniform"
 ANY = "any"
 RESERVED = {BASE, UNIFORM, ANY}
+LARGEST = 1e6
+"""Of a weight or a temperature (whose smallest is the inverse): beyond it, float32 keeps nothing of the log-ratios."""
+
+
+def _no_truth_value(value: Any) -> Any:
+    """YAML reads `yes` and `on` as true, which Python counts as 1."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number")
+    return value
+
+
+Number = Annotated[float, BeforeValidator(_no_truth_value)]
 
 
 class _Strict(BaseModel):
@@ -39,19 +52,19 @@ class Voice(_Strict):
     model: str | None = Field(default=None, min_length=1)
     adapter: str | None = Field(default=None, min_length=1)
     context: str | None = Field(default=None, min_length=1)
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: Number = Field(default=1.0, ge=1 / LARGEST, le=LARGEST)
 
 
 class Component(Voice):
     """A voice with a say: its log-ratio r_i = log p_i - log p_ref enters the composition with `weight`.
 
     Attributes:
-        weight: w_i, any finite real number; 0 keeps the component as a reference for others only.
+        weight: w_i, any real number, negative ones too; 0 keeps the component as a reference for others only.
         relative_to: `base` (default; `uniform` where there is no base), `uniform`, or another component's name.
         allow_other_base: accept an adapter whose config names another base model than the one it is put on.
     """
 
-    weight: float = 1.0
+    weight: Number = Field(default=1.0, ge=-LARGEST, le=LARGEST)
     relative_to: str | None = None
     allow_other_base: bool = False
 
@@ -62,7 +75,7 @@ class Plausibility(_Strict):
     With `any` a token stays if at least one of the voices finds it plausible.
     """
 
-    alpha: float = Field(gt=0, le=1)
+    alpha: Number = Field(gt=0, le=1)
     of: str = ANY
 
 
@@ -100,42 +113,51 @@ class Recipe(_Strict):
         from counterpoint.composition.rules import RULES  # imports torch, which reading a recipe does not need
 
         if value not in RULES:
-            raise ValueError(f"unknown rule {value!r}{nearest(value, RULES)}; the rules are {', '.join(RULES)}")
+            raise ValueError(f"unknown rule {value!r}{nearest(value, RULES, 'the rules are')}")
         return value
 
     @model_validator(mode="after")
     def _names_agree(self) -> Recipe:
+        if self.base is not None and self.base.model is None:
+            raise ValueError("base: no model: name one, as in `base: {model: NAME}`")
         for name, component in self.components.items():
             where = f"components.{name}"
-            if name in RESERVED or not name.strip():
+            if name in RESERVED:
                 raise ValueError(f"{where}: {name!r} is a reserved name; call the component something else")
-            if component.model is None and (self.base is None or self.base.model is None):
+            if not re.fullmatch(r"\w[\w .+-]*", name):
+                raise ValueError(
+                    f"components: {name!r} cannot be a name; use letters, digits, spaces and _ . + -, a letter or "
+                    "digit first"
+                )
+            if component.model is None and self.base is None:
                 raise ValueError(f"{where}: no model: give the component a `model`, or the recipe a `base`")
             if component.model is None and component.adapter is None and component.context is None:
                 raise ValueError(f"{where}: nothing sets it apart from the base: give a model, an adapter or a context")
-            self._check_reference(name, where)
-        if self.base is not None and self.base.model is None:
-            raise ValueError("base: no model: name one, as in `base: {model: NAME}`")
+            self._check_reference(name)
         if self.plausibility is not None and self.plausibility.of != ANY:
             self._check_voice(self.plausibility.of, "plausibility.of", extra=ANY)
         return self
 
-    def _check_reference(self, name: str, where: str) -> None:
+    def _check_reference(self, name: str) -> None:
         seen = [name]
-        while (reference := self.components[seen[-1]].relative_to) not in (None, BASE, UNIFORM):
-            assert reference is not None
-            self._check_voice(reference, f"components.{seen[-1]}.relative_to")
+        while reference := self.components[seen[-1]].relative_to:
+            where = f"components.{seen[-1]}.relative_to"
+            self._check_voice(reference, where, extra=UNIFORM)
+            if reference in (BASE, UNIFORM):
+                return
             if reference in seen:
-                chain = " -> ".join([*seen, reference])
-                raise ValueError(f"{where}.relative_to: the components refer to each other in a circle: {chain}")
+                chain = " -> ".join([*seen[seen.index(reference) :], reference])
+                raise ValueError(
+                    f"{where}: measured against each other in a circle ({chain}); measure one of them against the base "
+                    "or `uniform`"
+                )
             seen.append(reference)
-        if reference == BASE and self.base is None:
-            raise ValueError(f"{where}.relative_to: the recipe has no base; name a component or `uniform`")
 
-    def _check_voice(self, voice: str, where: str, extra: str = UNIFORM) -> None:
+    def _check_voice(self, voice: str, where: str, extra: str) -> None:
         known = [*([BASE] if self.base is not None else []), *self.components, extra]
         if voice not in known:
-            raise ValueError(f"{where}: no component is called {voice!r}{nearest(voice, known)}")
+            what = "the recipe has no base" if voice == BASE else f"no component is called {voice!r}"
+            raise ValueError(f"{where}: {what}{nearest(voice, known, 'name one of')}")
 
     @classmethod
     def read(cls, source: str | Path | Mapping[str, Any] | Recipe) -> Recipe:
@@ -165,26 +187,27 @@ class Recipe(_Strict):
     @classmethod
     def _validated(cls, data: Any, where: str) -> Recipe:
         if not isinstance(data, dict):
-            raise RecipeError(f"{where}: a recipe is a mapping with `base`, `components` and `rule`, not {data!r:.60}")
+            given = "and this is empty" if data is None else f"not {_shown(data)}"
+            raise RecipeError(f"{where}: a recipe is a mapping with `base`, `components` and `rule`, {given}")
         try:
             return cls.model_validate(data)
         except ValidationError as error:
-            lines = [f"{where}: {_in_words(problem)}" for problem in error.errors(include_url=False)]
-            raise RecipeError("\n".join(dict.fromkeys(lines))) from None
+            raise RecipeError("\n".join(f"{where}: {line}" for line in _in_words(error))) from None
 
     def with_weights(self, weights: Mapping[str, float]) -> Recipe:
         """A copy with some components' weights replaced.
 
         Raises:
-            RecipeError: a name is not a component, or a weight is not a finite number.
+            RecipeError: a name is not a component, or a weight is not a finite number (or above `LARGEST`).
         """
         copy = self.model_copy(deep=True)
         for name, weight in weights.items():
             if name not in copy.components:
-                raise RecipeError(f"no component is called {name!r}{nearest(name, copy.components)}")
-            if not math.isfinite(weight):
-                raise RecipeError(f"components.{name}.weight: {weight} is not a finite number")
-            copy.components[name].weight = weight
+                raise RecipeError(f"no component is called {name!r}{nearest(name, copy.components, 'there are')}")
+            try:
+                copy.components[name].weight = weight
+            except ValidationError as error:
+                raise RecipeError(f"components.{name}.{_in_words(error)[0]}") from None
         return copy
 
     def as_dict(self) -> dict[str, Any]:
@@ -195,14 +218,17 @@ class Recipe(_Strict):
         return data
 
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that name this recipe's content (SHA-256 of its canonical JSON)."""
-        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()[:16]
+        """Sixteen hexadecimal digits that name this recipe's content (SHA-256 of `as_dict` as JSON with sorted keys)."""
+        return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
 
-def nearest(word: str, known: Any) -> str:
-    """`; did you mean 'x'?` where one of the known words is close to the given one, else nothing."""
-    close = difflib.get_close_matches(word, [str(k) for k in known], n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+def nearest(word: str, known: Any, otherwise: str | None = None) -> str:
+    """`; did you mean 'x'?` where one of the known words is close to the given one, else `; otherwise` and them all."""
+    words = [str(k) for k in known]
+    close = difflib.get_close_matches(word, words, n=1, cutoff=0.5)
+    if close:
+        return f"; did you mean {close[0]!r}?"
+    return "" if otherwise is None else f"; {otherwise} {', '.join(words)}"
 
 
 def _saved(path: Path) -> Any:
@@ -216,29 +242,68 @@ def _absolute(name: str | None, folder: Path) -> str | None:
     if name is None:
         return None
     path = folder / Path(name).expanduser()
-    is_path = name.startswith((".", "/", "~")) or path.exists()
+    is_path = name.startswith((".", "/", "~")) or os.path.exists(path)  # Path.exists raises at an overlong name
     return str(path.resolve()) if is_path else name
 
 
 _FIELDS: dict[str, type[BaseModel]] = {"components": Component, "base": Voice, "plausibility": Plausibility}
+_MAPPINGS = {
+    "components": "must be a mapping from a name to each component, as in `NAME: {adapter: FOLDER}`",
+    "component": "must be a mapping, as in `{adapter: FOLDER}` or `{context: TEXT}`",
+    "base": "must be a model's name, or a mapping, as in `{model: NAME, context: TEXT}`",
+    "plausibility": "must be a number, or a mapping, as in `{alpha: 0.1, of: base}`",
+}
+_EXPECTED = {
+    "float_type": "must be a number",
+    "float_parsing": "must be a number",
+    "string_type": "must be text (in quotes, if it looks like something else)",
+    "bool_type": "must be true or false",
+    "bool_parsing": "must be true or false",
+    "greater_than": "must be above {gt:g}",
+    "greater_than_equal": "must be at least {ge:g}",
+    "less_than_equal": "must be at most {le:g}",
+    "literal_error": "must be {expected}",
+}
 
 
-def _in_words(problem: Any) -> str:
-    """One line for one pydantic error: where, what, and how to mend it."""
-    location = [str(part) for part in problem["loc"]]
+def _in_words(error: ValidationError) -> list[str]:
+    """One line for each thing that pydantic finds wrong: where, what, and how to mend it."""
+    problems = error.errors(include_url=False)
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+    misspelt = [problem["loc"][:-1] for problem in unknown]
+    others = [p for p in problems if p not in unknown and not (p["type"] == "missing" and p["loc"][:-1] in misspelt)]
+    return list(dict.fromkeys(_line(problem) for problem in [*unknown, *others]))
+
+
+def _line(problem: Any) -> str:
+    location, kind, given = [str(part) for part in problem["loc"]], problem["type"], problem["input"]
     where = ".".join(location)
-    if problem["type"] == "extra_forbidden":
+    message: str = problem["msg"].removeprefix("Value error, ")
+    if not where:  # from `_names_agree`, which says where itself
+        return message
+    if kind == "extra_forbidden":
         owner = _FIELDS[location[0]] if len(location) > 1 else Recipe
-        fields = list(owner.model_fields)
-        return f"{where}: unknown key{nearest(location[-1], fields)}; the keys are {', '.join(fields)}"
-    if problem["type"] == "missing":
-        return f"{where}: missing; a recipe needs at least one component"
-    if problem["type"] == "too_short" and location == ["components"]:
-        return "components: empty; a recipe needs at least one component"
-    message = problem["msg"].removeprefix("Value error, ")
-    given = (
-        ""
-        if isinstance(problem["input"], dict) or where == "" or "rule" in location
-        else f", not {problem['input']!r:.60}"
-    )
-    return f"{where}: {message}{given}" if where else message
+        return f"{where}: unknown key{nearest(location[-1], owner.model_fields, 'the keys are')}"
+    if kind in ("missing", "too_short"):
+        mend = "a number above 0, at most 1" if location[-1] == "alpha" else "a recipe needs at least one component"
+        return f"{where}: {'missing' if kind == 'missing' else 'empty'}; {mend}"
+    if kind == "string_too_short":
+        return f"{where}: empty; fill it in, or leave the key out"
+    if "[key]" in location or kind == "invalid_key":
+        return f"{'.'.join(part for part in location if part != '[key]')}: a key must be text, not {_shown(given)}"
+    if kind in ("dict_type", "model_type"):
+        message = _MAPPINGS["component" if location[0] == "components" and len(location) > 1 else location[0]]
+    elif kind == "finite_number":
+        return f"{where}: {given} is not a finite number"
+    elif kind in _EXPECTED:
+        message = _EXPECTED[kind].format(**problem.get("ctx", {}))
+    elif location == ["rule"]:
+        return f"{where}: {message}"
+    return f"{where}: {message}, not {_shown(given)}"
+
+
+def _shown(value: Any) -> str:
+    """A value as a recipe file would have it, cut to a readable length."""
+    words = {None: "nothing", True: "true", False: "false"}
+    text = words[value] if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."

@@ -1,4 +1,4 @@
-"""YAML read safely: no tags, no aliases (so no bombs), no double keys, UTF-8, a bounded size."""
+"""YAML read safely: no tags, no aliases (so no bombs), no double keys, UTF-8, bounded in size and depth."""
 
 from pathlib import Path
 from typing import Any
@@ -8,23 +8,40 @@ import yaml
 from counterpoint.errors import RecipeError
 
 MAX_BYTES = 1_000_000
+MAX_DEPTH = 20
+UNDERSTOOD = {f"tag:yaml.org,2002:{kind}" for kind in ("null", "bool", "int", "float")}
+"""What a word without quotes may be besides text; dates and merge keys (`<<`) are read as text."""
 
 
 class _StrictLoader(yaml.SafeLoader):
+    yaml_implicit_resolvers = {  # noqa: RUF012
+        first: [(tag, pattern) for tag, pattern in resolvers if tag in UNDERSTOOD]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+    depth = 0
+
     def compose_node(self, parent: Any, index: Any) -> Any:
-        if self.check_event(yaml.AliasEvent):
-            event = self.peek_event()
-            raise yaml.composer.ComposerError(None, None, "aliases (*name) are not allowed", event.start_mark)
-        return super().compose_node(parent, index)
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent):
+            raise _error("aliases (*name) are not allowed; write out what they stand for", event)
+        if getattr(event, "tag", None) is not None:
+            raise _error(f"tags ({event.tag}) are not allowed; a recipe is plain YAML", event)
+        if self.depth == MAX_DEPTH:
+            raise _error(f"nested more than {MAX_DEPTH} levels deep; no recipe needs that", event)
+        self.depth += 1
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} is not a word", key_node.start_mark)
+                written = key_node.value if isinstance(key_node, yaml.ScalarNode) else repr(key)
+                raise _error(f"the key {written} is not text; put it in quotes, or use another word", key_node)
             if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} appears twice", key_node.start_mark)
+                raise _error(f"the key {key!r} appears twice; keep one of them", key_node)
             seen.add(key)
         return super().construct_mapping(node, deep)
 
@@ -52,7 +69,15 @@ def read_yaml(path: Path) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}: " if mark else ""
-        raise RecipeError(f"{path}: {line}{error.problem}") from None
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        first_line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise RecipeError(f"{path}: not readable as YAML: {first_line}") from None
+        said = ", ".join(part for part in (error.context, error.problem) if part)
+        tab = "; indent with spaces, not tabs" if "'\\t'" in said else ""
+        raise RecipeError(f"{path}: {line}{said}{tab}") from None
+    except yaml.reader.ReaderError as error:
+        line = f"line {text.count(chr(10), 0, error.position) + 1}: "
+        raise RecipeError(f"{path}: {line}the character #x{error.character:02x} is not allowed in YAML") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise RecipeError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from None
+
+
+def _error(problem: str, at: Any) -> yaml.MarkedYAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=at.start_mark)
