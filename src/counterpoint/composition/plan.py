@@ -71,7 +71,7 @@ def formula(recipe: Recipe) -> str:
     """The composed distribution with the recipe's names and weights filled in, on one line."""
     if recipe.rule == "mixture":
         total = sum(component.weight for component in recipe.components.values())
-        terms = " + ".join(f"{c.weight:g}·{_p(n, c)}" for n, c in recipe.components.items() if c.weight)
+        terms = " + ".join(f"{c.weight:g}·{_p_normalised(n, c)}" for n, c in recipe.components.items() if c.weight)
         return f"p(v) = ({terms or '0'}) / {total:g}"
     text = "" if recipe.base is None else _p(BASE, recipe.base)
     for name, component in recipe.components.items():
@@ -84,6 +84,8 @@ def formula(recipe: Recipe) -> str:
             assert against is not None
             term = f"({term} / {_p(reference, against)})"
         power = "" if component.weight == 1 else f"^{component.weight:g}"
+        if power and "^" in term and not term.startswith("("):
+            term = f"({term})"
         text += f"{' · ' if text else ''}{term}{power}"
     rule = "" if recipe.rule == "product" else f", then rule {recipe.rule}"
     return f"p(v) ∝ {text or '1 (uniform: every weight is 0)'}{rule}"
@@ -92,3 +94,8 @@ def formula(recipe: Recipe) -> str:
 def _p(name: str, voice: Voice) -> str:
     power = "" if voice.temperature == 1 else f"^(1/{voice.temperature:g})"
     return f"p_{name}(v){power}"
+
+
+def _p_normalised(name: str, voice: Voice) -> str:
+    """In a sum, unlike in a product, the normaliser of p^(1/T) matters, so that the power alone would not say it."""
+    return f"p_{name}(v)" if voice.temperature == 1 else f"p_{name}(v; T={voice.temperature:g})"
