@@ -10,16 +10,22 @@ followed by the conversation, which is the same in every row and is what `input_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from transformers import PreTrainedTokenizerBase
 
+from counterpoint.composition.sources import one_line
 from counterpoint.errors import ContextError
 
 Messages = list[dict[str, str]]
-_PROBE: Messages = [{"role": "user", "content": "x"}]
+_PROBES: list[Messages] = [
+    [{"role": role, "content": text} for role, text in turns]
+    for turns in ([("user", "x")], [("user", "y")], [("user", "x"), ("assistant", "z"), ("user", "y")])
+]
+_SAMPLES = "\u2460", "zebra"
+"""System prompts that begin and end differently, to find out where a template puts one."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +35,7 @@ class Openings:
     Attributes:
         ids: the token ids before the conversation, one list a voice; all empty where no voice has a context.
         format: `chat` if prompts go through the chat template, `raw` if they are taken as they are.
-        first_context: the context of the first voice, whose opening `encode_one` takes off again.
+        contexts: the contexts of the voices, whose openings `encode_one` takes off again.
         default: how a row begins in the ordinary rendering, without any context: a default system block, BOS, or
             nothing.
         system: the ids that begin a system block in this template; empty where that cannot be told.
@@ -37,7 +43,7 @@ class Openings:
 
     ids: tuple[tuple[int, ...], ...]
     format: Literal["chat", "raw"]
-    first_context: str | None = None
+    contexts: tuple[str | None, ...] = ()
     default: tuple[int, ...] = ()
     system: tuple[int, ...] = ()
 
@@ -77,19 +83,20 @@ def openings(
     if tokenizer is None:
         raise ContextError("contexts need a tokenizer, and the models have none")
     if format_ == "raw":
-        ids = tuple(tuple(tokenizer(context or "")["input_ids"]) for context in contexts)
-        return Openings(ids, "raw", contexts[0], default=tuple(tokenizer("")["input_ids"]))
-    conversation = _conversation(tokenizer, next(context for context in contexts if context))
-    blocks = []
-    for context in [*contexts, None]:
-        full = render(tokenizer, _system(context) + _PROBE)
-        if full[-len(conversation) :] != conversation:
-            raise ContextError(_no_place(tokenizer))
-        blocks.append(tuple(full[: -len(conversation)]))
-    probes = [render(tokenizer, _system(text) + _PROBE) for text in ("\u2460", "zebra")]
-    system = _common_prefix(*probes)
-    tells = system and conversation[: len(system)] != system
-    return Openings(tuple(blocks[:-1]), "chat", contexts[0], blocks[-1], tuple(system) if tells else ())
+        ids = tuple(tuple(_raw(tokenizer, context or "")) for context in contexts)
+        return Openings(ids, "raw", tuple(contexts), default=tuple(_raw(tokenizer, "")))
+    try:
+        blocks, turn = _blocks(tokenizer, [*contexts, None])
+    except ContextError:
+        if None in contexts:
+            raise
+        blocks, turn = _blocks(tokenizer, contexts)  # a template that cannot do without a system prompt
+    default, system = blocks.get(None, ()), _common_prefix(*(blocks[sample] for sample in _SAMPLES))
+    own = system[len(default) :] if system[: len(default)] == default else system
+    tells = own and turn[: len(own)] != own and turn[: len(system)] != system
+    return Openings(
+        tuple(blocks[context] for context in contexts), "chat", tuple(contexts), default, system if tells else ()
+    )
 
 
 def encode_one(tokenizer: PreTrainedTokenizerBase, prompt: str | Messages, opening: Openings) -> list[int]:
@@ -100,12 +107,10 @@ def encode_one(tokenizer: PreTrainedTokenizerBase, prompt: str | Messages, openi
     """
     if not prompt:
         raise ContextError("the prompt is empty; say something, or pass messages")
-    if isinstance(prompt, str) and set(tokenizer(prompt, add_special_tokens=False)["input_ids"]) <= set(
-        tokenizer.all_special_ids
-    ):
+    if isinstance(prompt, str) and set(tokenizer(prompt, add_special_tokens=False)["input_ids"]) <= _special(tokenizer):
         raise ContextError(f"the prompt {prompt!r:.60} holds nothing but special tokens; add some text")
     if isinstance(prompt, str) and opening.format == "raw":
-        return list(tokenizer(prompt, add_special_tokens=not opening.any)["input_ids"])
+        return _raw(tokenizer, prompt, begins=not opening.any)
     messages: Messages = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else list(prompt)
     if opening.format == "raw":
         raise ContextError("messages need a chat template; this recipe's context_format is raw: pass plain text")
@@ -116,11 +121,17 @@ def encode_one(tokenizer: PreTrainedTokenizerBase, prompt: str | Messages, openi
         )
     if not opening.any:
         return render(tokenizer, messages)
-    full = render(tokenizer, _system(opening.first_context) + messages)
-    before = opening.ids[0]
-    if tuple(full[: len(before)]) != before:
-        raise ContextError(_no_place(tokenizer))
-    return full[len(before) :]
+    blocks = dict(zip(opening.contexts, opening.ids, strict=True))
+    rows = {context: tuple(render(tokenizer, _system(context) + messages)) for context in blocks}
+    behind = _behind(rows, blocks)
+    if behind is None:  # a template that writes the date begins otherwise today than when the openings were made
+        behind = _behind(rows, _blocks(tokenizer, opening.contexts)[0])
+    if behind is None:
+        raise ContextError(
+            f"the chat template of {tokenizer.name_or_path!r} does not keep the system prompt apart from this "
+            "conversation; use `context_format: raw`"
+        )
+    return list(behind)
 
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> list[int]:
@@ -130,45 +141,89 @@ def render(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> list[int]:
         ContextError: the template refuses the messages; its own reason is given.
     """
     try:
-        text: Any = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return _ids(tokenizer, messages)
     except Exception as error:
-        raise ContextError(f"the chat template refuses these messages: {str(error).splitlines()[0]}") from None
+        raise ContextError(f"the chat template refuses these messages: {one_line(error)}") from None
+
+
+def _ids(tokenizer: PreTrainedTokenizerBase, messages: Messages, answer: bool = True) -> list[int]:
+    text: Any = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer)
     return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def _raw(tokenizer: PreTrainedTokenizerBase, text: str, begins: bool = True) -> list[int]:
+    """The ids of a plain text, with BOS (where the tokenizer has one) if it begins a row and does not spell BOS out."""
+    spelt = tokenizer.bos_token is not None and text.startswith(str(tokenizer.bos_token))
+    return list(tokenizer(text, add_special_tokens=begins and not spelt)["input_ids"])
+
+
+def _special(tokenizer: PreTrainedTokenizerBase) -> set[int]:
+    added: Any = getattr(tokenizer, "added_tokens_decoder", {})
+    return {*tokenizer.all_special_ids, *(index for index, token in added.items() if token.special)}
 
 
 def _system(context: str | None) -> Messages:
     return [{"role": "system", "content": context}] if context else []
 
 
-def _conversation(tokenizer: PreTrainedTokenizerBase, context: str) -> list[int]:
-    """What follows the system block of a probe conversation: after the block if it can be rendered alone, else after
-    all that depends on the system prompt."""
-    full = render(tokenizer, _system(context) + _PROBE)
+def _blocks(
+    tokenizer: PreTrainedTokenizerBase, contexts: Sequence[str | None]
+) -> tuple[dict[str | None, tuple[int, ...]], tuple[int, ...]]:
+    """How a conversation begins with each context (and each of `_SAMPLES`), and the probe turn that follows.
+
+    Raises:
+        ContextError: the template refuses or drops system prompts, or puts them elsewhere than before all turns.
+    """
+    rendered: list[dict[str | None, tuple[int, ...]]] = []
+    for probe in _PROBES:
+        try:
+            rendered.append({c: tuple(_ids(tokenizer, _system(c) + probe)) for c in (*contexts, *_SAMPLES)})
+        except Exception as error:
+            if rendered:  # a template for one turn only
+                continue
+            raise ContextError(
+                f"the chat template of {tokenizer.name_or_path!r} refuses system prompts ({one_line(error)}); "
+                "use `context_format: raw`"
+            ) from None
+    turn = _turn(tokenizer, rendered[0])
+    blocks = {context: row[: len(row) - len(turn)] for context, row in rendered[0].items()}
+    if blocks[_SAMPLES[0]] == blocks[_SAMPLES[1]]:
+        raise ContextError(
+            f"the chat template of {tokenizer.name_or_path!r} leaves system prompts out; use `context_format: raw`"
+        )
+    if any(_behind(rows, blocks) is None for rows in rendered):
+        raise ContextError(
+            f"the chat template of {tokenizer.name_or_path!r} has no place for a system prompt before the "
+            "conversation; use `context_format: raw`"
+        )
+    return blocks, turn
+
+
+def _turn(tokenizer: PreTrainedTokenizerBase, rows: Mapping[str | None, tuple[int, ...]]) -> tuple[int, ...]:
+    """What follows the system block: after the block if it can be rendered alone, else all that the rows share."""
+    context = next(context for context in rows if context)
     try:
-        text: Any = tokenizer.apply_chat_template(_system(context), tokenize=False)
-        block = list(tokenizer(text, add_special_tokens=False)["input_ids"])
+        block = _ids(tokenizer, _system(context), answer=False)
     except Exception:
         block = []
-    if block and full[: len(block)] == block and len(block) < len(full):
-        return full[len(block) :]
-    others = [render(tokenizer, _system(text) + _PROBE) for text in ("\u2460", "zebra")]
-    conversation = _common_prefix(*(list(reversed(ids)) for ids in [full, *others]))
-    probe = render(tokenizer, [*_system(context), {"role": "user", "content": "y"}])
-    if not conversation or full[: -len(conversation)] != probe[: len(full) - len(conversation)]:
-        raise ContextError(_no_place(tokenizer))
-    return list(reversed(conversation))
+    rest = rows[context][len(block) :]
+    if block and rest and all(row[-len(rest) :] == rest for row in rows.values()):
+        return rest
+    return _common_prefix(*(row[::-1] for row in rows.values()))[::-1]
 
 
-def _common_prefix(*sequences: list[int]) -> list[int]:
+def _behind(
+    rows: Mapping[str | None, tuple[int, ...]], blocks: Mapping[str | None, tuple[int, ...]]
+) -> tuple[int, ...] | None:
+    """What follows the blocks, if every row begins with its own block and goes on as all the others do."""
+    rests = {row[len(blocks[context]) :] for context, row in rows.items()}
+    begins = all(row[: len(blocks[context])] == blocks[context] for context, row in rows.items())
+    return rests.pop() if begins and len(rests) == 1 else None
+
+
+def _common_prefix(*sequences: tuple[int, ...]) -> tuple[int, ...]:
     shortest = min(sequences, key=len)
     for index, token in enumerate(shortest):
         if any(sequence[index] != token for sequence in sequences):
             return shortest[:index]
     return shortest
-
-
-def _no_place(tokenizer: PreTrainedTokenizerBase) -> str:
-    return (
-        f"the chat template of {tokenizer.name_or_path!r} has no place for a system prompt before the conversation; "
-        "use `context_format: raw`"
-    )
