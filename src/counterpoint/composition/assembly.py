@@ -19,7 +19,7 @@ from counterpoint.composition.loading import LoadOptions, load_backbone, source
 from counterpoint.composition.model import ComposedModel
 from counterpoint.composition.plan import Plan, plan
 from counterpoint.composition.recipe import Component, Recipe
-from counterpoint.composition.vocabulary import Vocabulary, common_vocabulary, end_of_sequence_ids
+from counterpoint.composition.vocabulary import Vocabulary, check_known, common_vocabulary, end_of_sequence_ids
 from counterpoint.errors import AdapterError, ContextError, RecipeError
 
 logger = logging.getLogger(__name__)
@@ -50,14 +50,17 @@ def assemble(
     for name, positions in layout.backbones.items():
         model = loaded[name][0]
         adapters = [_adapter(layout, position, name, model, options, name in models) for position in positions]
+        for position in positions:
+            if tokenizer is not None:
+                check_known(opening.ids[position], vocabulary.width, tokenizer)
         try:
             backbones.append(Backbone(model, adapters, [opening.ids[position] for position in positions]))
         except ContextError as error:
-            names = ", ".join(layout.names[p] for p in positions if layout.voices[p].context)
-            raise ContextError(f"{names}: {error}") from None
+            longest = max(positions, key=lambda position: len(opening.ids[position]))
+            raise ContextError(f"{layout.names[longest]}: {error}") from None
     generation = _generation_config(loaded, tokenizer)
     config = _config(recipe, vocabulary, backbones, generation, options, models)
-    return ComposedModel(config, recipe, backbones, opening, tokenizer, generation)
+    return ComposedModel(config, recipe, backbones, opening, tokenizer, generation).eval()
 
 
 def adapter_folder(name: str, options: LoadOptions) -> Path:
@@ -122,7 +125,9 @@ def _generation_config(loaded: Loaded, tokenizer: PreTrainedTokenizerBase | None
     first = next(iter(loaded.values()))[0].generation_config
     generation = GenerationConfig() if first is None else GenerationConfig.from_dict(first.to_dict())
     configured = [m.generation_config.eos_token_id for m, _ in loaded.values() if m.generation_config is not None]
-    ends = end_of_sequence_ids(*configured, *([] if any(configured) or tokenizer is None else [tokenizer.eos_token_id]))
+    ends = end_of_sequence_ids(*configured)
+    if not ends and tokenizer is not None:
+        ends = end_of_sequence_ids(tokenizer.eos_token_id)
     generation.eos_token_id = ends or None
     if generation.pad_token_id is None:
         pad = None if tokenizer is None else tokenizer.pad_token_id
@@ -159,4 +164,4 @@ def _source(name: str, backbone: Backbone, options: LoadOptions, in_memory: Mapp
     if name in in_memory:
         return {"name": backbone.model.config.name_or_path or name, "revision": None}
     found = source(name, options)
-    return {"name": found.label, "revision": found.revision}
+    return {"name": found.hub_id or str(found.path.resolve()), "revision": found.revision}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+import numpy
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -31,6 +33,7 @@ from counterpoint.composition.contexts import Messages, Openings, encode_one
 from counterpoint.composition.plan import plan
 from counterpoint.composition.recipe import ANY, Recipe, nearest
 from counterpoint.composition.rules import RULES
+from counterpoint.composition.vocabulary import check_known
 from counterpoint.errors import ContextError, RecipeError
 
 MOST_SCORES_AT_ONCE = 2**28
@@ -150,7 +153,8 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
     @property
     def recipe(self) -> Recipe:
         """The recipe with the weights and the rule as they are now."""
-        return self._recipe.with_weights(dict(zip(self._recipe.components, self.weights.tolist(), strict=True)))
+        pairs = zip(self._recipe.components.items(), self.weights.detach().cpu().numpy(), strict=True)
+        return self._recipe.with_weights({name: _exact(now, component.weight) for (name, component), now in pairs})
 
     @property
     def voice_names(self) -> tuple[str, ...]:
@@ -174,7 +178,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         Raises:
             RecipeError: no such component, or not a finite number.
         """
-        self._recipe.with_weights({component: weight})
+        self._recipe = self._recipe.with_weights({component: weight})
         with torch.no_grad():
             self.weights[list(self._recipe.components).index(component)] = weight
 
@@ -196,12 +200,14 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
 
         Raises:
             ContextError: an empty prompt, or one that does not fit the recipe's contexts.
+            VocabularyError: a token that not all models know.
         """
         if self.tokenizer is None:
             raise ContextError("encoding needs a tokenizer, and the models have none")
         single = isinstance(prompt, str) or (bool(prompt) and isinstance(prompt[0], Mapping))
         prompts: Sequence[Any] = [prompt] if single or not prompt else prompt
         rows = [encode_one(self.tokenizer, one, self.openings) for one in prompts]
+        check_known(itertools.chain(*rows), self.config.vocab_size, self.tokenizer)
         longest = max(map(len, rows))
         pad = self.generation_config.pad_token_id or 0
         ids = torch.tensor([[pad] * (longest - len(row)) + row for row in rows], device=self.device)
@@ -321,12 +327,14 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         if not self.openings.any:
             return attention_mask
         default, system = self.openings.default, self.openings.system
+        own = system[len(default) :] if system[: len(default)] == default else ()
         mask = attention_mask.clone()
         for ids, seen in zip(input_ids.tolist(), mask, strict=True):
             start = int((seen.cumsum(0) == 0).sum())
-            if default and tuple(ids[start : start + len(default)]) == default:
+            begins = [bool(block) and tuple(ids[start : start + len(block)]) == block for block in (default, system)]
+            if begins[0] and not (begins[1] and len(system) > len(default)):
                 seen[start : start + len(default)] = 0
-            elif system and tuple(ids[start : start + len(system)]) == system:
+            elif begins[1] or (own and tuple(ids[start : start + len(own)]) == own):
                 raise ContextError(
                     "input_ids begin with a system block, but this recipe gives every row its own; make them with "
                     "model.encode(messages), or put the system prompt in the recipe as the base's context"
@@ -377,6 +385,11 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         for backbone in self.backbones:
             backbone.eval()
         return self
+
+
+def _exact(now: numpy.float32, written: float) -> float:
+    """A weight as it was written (0.1) rather than as float32 has it (0.10000000149), if it still is that number."""
+    return written if numpy.float32(written) == now else float(str(now))
 
 
 AutoConfig.register("counterpoint", ComposedConfig)

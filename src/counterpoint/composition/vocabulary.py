@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import combinations
+
+from transformers import PreTrainedTokenizerBase
 
 from counterpoint.errors import VocabularyError
 
@@ -29,9 +32,8 @@ def common_vocabulary(widths: Mapping[str, int], tokens: Mapping[str, Mapping[st
     Raises:
         VocabularyError: an id stands for different tokens in two models; names the first that differ.
     """
-    names = list(tokens)
-    for name in names[1:]:
-        _check_same_ids(names[0], tokens[names[0]], name, tokens[name])
+    for first, second in combinations(tokens, 2):
+        _check_same_ids(first, tokens[first], second, tokens[second])
     known_everywhere = set.intersection(*(set(vocabulary) for vocabulary in tokens.values())) if tokens else set()
     added = {
         name: sorted(set(vocabulary) - known_everywhere, key=vocabulary.__getitem__)
@@ -52,10 +54,21 @@ def _check_same_ids(first: str, a: Mapping[str, int], second: str, b: Mapping[st
         return
     index, token, other = differing[0]
     instead = f"{other!r}" if other is not None else f"nothing (there {token!r} has id {b[token]})"
+    many = "1 token" if len(differing) == 1 else f"{len(differing)} tokens"
     raise VocabularyError(
-        f"the tokenizers of {first!r} and {second!r} differ in {len(differing)} tokens, first at id {index}: "
+        f"the tokenizers of {first!r} and {second!r} differ in {many}, first at id {index}: "
         f"{token!r} in {first!r}, {instead} in {second!r}; composed models must share one vocabulary"
     )
+
+
+def check_known(ids: Iterable[int], width: int, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Raise VocabularyError at the first token id that lies outside the vocabulary which all models share."""
+    for index in ids:
+        if index >= width:
+            raise VocabularyError(
+                f"the text holds the token {tokenizer.convert_ids_to_tokens(index)!r} (id {index}), which not all "
+                f"models of the recipe know: they share the ids below {width}"
+            )
 
 
 def end_of_sequence_ids(*configured: int | Sequence[int] | None) -> list[int]:
