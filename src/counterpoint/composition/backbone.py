@@ -13,7 +13,8 @@ from transformers import Cache, DynamicCache, PreTrainedModel
 
 from counterpoint.composition.adapters import Adapter
 from counterpoint.composition.cache import ComposedCache
-from counterpoint.composition.rows import RowAdapters, speed_up_few_rows
+from counterpoint.composition.few_rows import speed_up_few_rows
+from counterpoint.composition.rows import RowAdapters
 from counterpoint.errors import ContextError
 
 

@@ -37,25 +37,21 @@ class Evidence:
 
 
 def gather_evidence(
-    log_voices: Float[Tensor, "voice *position vocab"],
-    base: int | None,
-    components: Sequence[int],
-    refs: Sequence[int | None],
+    log_voices: Float[Tensor, "voice *position vocab"], base: int | None, refs: Sequence[int | None]
 ) -> Evidence:
     """Sort the voices' log-probabilities into the roles that a recipe gives them.
 
     Args:
-        log_voices: log-probabilities of all voices.
-        base: the voice that is the base, or None.
-        components: the voice of each component.
+        log_voices: log-probabilities of all voices, the base first where there is one, then the components.
+        base: 0, or None where there is no base.
         refs: the voice each component is measured against, None for the uniform distribution.
     """
-    uniform = torch.full_like(log_voices[0], -math.log(log_voices.shape[-1]))
-    return Evidence(
-        log_base=uniform if base is None else log_voices[base],
-        log_probs=log_voices[list(components)],
-        log_refs=torch.stack([uniform if ref is None else log_voices[ref] for ref in refs]),
-    )
+    uniform = log_voices.new_full((), -math.log(log_voices.shape[-1])).expand(log_voices.shape[1:])
+    log_base = uniform if base is None else log_voices[base]
+    log_probs = log_voices if base is None else log_voices[1:]
+    if all(ref == base for ref in refs):  # the usual case, without a copy
+        return Evidence(log_base, log_probs, log_base.expand(log_probs.shape))
+    return Evidence(log_base, log_probs, torch.stack([uniform if ref is None else log_voices[ref] for ref in refs]))
 
 
 def log_probabilities(

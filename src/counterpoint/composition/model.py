@@ -311,7 +311,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         ev.check_numbers(voices, real, self.plan.names)
         if self._solo is not None:
             return voices[self._solo], torch.zeros_like(voices[0, :, :, 0]), voices
-        evidence = ev.gather_evidence(voices, self.plan.base, self.plan.components, self.plan.refs)
+        evidence = ev.gather_evidence(voices, self.plan.base, self.plan.refs)
         log_probs, log_partition = ev.normalise(RULES[self.rule](evidence, self.weights))
         if self._recipe.plausibility is not None:
             of = self._recipe.plausibility.of

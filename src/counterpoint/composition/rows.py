@@ -1,11 +1,9 @@
-"""Per-row adapters without a loop: every row of a batch passes through the low-rank factors of its own voice only.
+"""Per-row adapters in one forward: every row of a batch passes through the low-rank factors of its own voice only.
 
-All A factors that adapt one module are stacked to one (in, sum of ranks) matrix, all B factors to one
-(sum of ranks, out) matrix, and a 0/1 mask keeps a row to its own voice's columns:
+Rows are voice-major: with n voices, the first n-th of the rows belongs to voice 0, and so on. So the rows of one module
+are a batch of n matrices, and all adapters of that module are one batched product, ranks padded with zeros:
 
-    y = W x + ((x A) * mask) B
-
-Rows are voice-major: with n voices, the first n-th of the rows belongs to voice 0, and so on.
+    y_v = W x_v + (x_v A_v) B_v        for every voice v at once, with torch.bmm
 """
 
 from __future__ import annotations
@@ -21,8 +19,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from counterpoint.composition.adapters import Adapter, Factors
-
-FEW_ROWS = 64
 
 
 class RowAdapters(nn.Module):
@@ -58,15 +54,16 @@ class RowAdapters(nn.Module):
         finally:
             self._active = False
 
-    def _attach(self, module: nn.Module, part: nn.Module) -> None:
+    def _attach(self, module: nn.Module, part: LowRankRows | ReplacedRows) -> None:
         like = next(module.parameters())
         part.to(device=like.device, dtype=like.dtype if like.dtype.is_floating_point else torch.float32)
-        part.requires_grad_(False)
-        self.parts.append(part)
+        self.parts.append(part.requires_grad_(False))
         module.register_forward_hook(partial(self._hook, part))
 
-    def _hook(self, part: nn.Module, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        return part(module, args[0], output) if self._active else None
+    def _hook(
+        self, part: LowRankRows | ReplacedRows, module: nn.Module, args: tuple[Any, ...], output: Tensor
+    ) -> Tensor | None:
+        return part.apply_to(module, args[0], output) if self._active else None
 
 
 class LowRankRows(nn.Module):
@@ -75,55 +72,62 @@ class LowRankRows(nn.Module):
     Args:
         by_voice: voice -> its factors; ranks may differ.
         voices: n, how many voices share the rows.
+
+    Attributes:
+        which: the voices from the first to the last that has factors; zeros stand for those between without.
+        down: A, shape (voice in `which`, in, largest rank).
+        up: B with the scaling, shape (voice in `which`, largest rank, out).
+        scale, shift: DoRA's scale and the bias of B, (voice in `which`, 1, out), or None.
     """
 
     down: Tensor
     up: Tensor
-    mask: Tensor
     scale: Tensor | None
     shift: Tensor | None
 
     def __init__(self, by_voice: Mapping[int, Factors], voices: int) -> None:
         super().__init__()
-        owners = torch.cat([torch.full((f.down.shape[0],), voice) for voice, f in by_voice.items()])
-        mask = (owners == torch.arange(voices)[:, None, None]).to(torch.float32)
-        self._keep("down", torch.cat([f.down for f in by_voice.values()]).t().contiguous())
-        self._keep("up", torch.cat([f.up for f in by_voice.values()], dim=1).t().contiguous())
-        self._keep("mask", mask)
-        self._keep("scale", self._vectors({v: f.scale for v, f in by_voice.items()}, voices, 1.0))
-        self._keep("shift", self._vectors({v: f.shift for v, f in by_voice.items()}, voices, 0.0))
+        self.voices = voices
+        self.which = slice(min(by_voice), max(by_voice) + 1)
+        like = next(iter(by_voice.values()))
+        count, rank = self.which.stop - self.which.start, max(len(f.down) for f in by_voice.values())
+        down, up = like.down.new_zeros(count, like.down.shape[1], rank), like.up.new_zeros(count, rank, len(like.up))
+        for voice, factors in by_voice.items():
+            down[voice - self.which.start, :, : len(factors.down)] = factors.down.t()
+            up[voice - self.which.start, : len(factors.down)] = factors.up.t()
+        vectors: dict[str, Tensor | None] = {"scale": None, "shift": None}
+        for name, neutral in (("scale", 1.0), ("shift", 0.0)):
+            given = {voice: getattr(f, name) for voice, f in by_voice.items() if getattr(f, name) is not None}
+            if given:
+                vectors[name] = rows = up.new_full((count, 1, up.shape[2]), neutral)
+                for voice, vector in given.items():
+                    rows[voice - self.which.start, 0] = vector
+        for name, value in {"down": down, "up": up, **vectors}.items():
+            self.register_buffer(name, value, persistent=False)
 
-    def _keep(self, name: str, value: Tensor | None) -> None:
-        self.register_buffer(name, value, persistent=False)
-
-    def _vectors(self, by_voice: Mapping[int, Tensor | None], voices: int, neutral: float) -> Tensor | None:
-        given = {voice: vector for voice, vector in by_voice.items() if vector is not None}
-        if not given:
-            return None
-        like = next(iter(given.values()))
-        return torch.stack([given.get(voice, torch.full_like(like, neutral)) for voice in range(voices)]).unsqueeze(1)
-
-    def forward(self, module: nn.Module, x: Tensor, output: Tensor) -> Float[Tensor, "row *rest out"]:
-        """The rows' own outputs.
+    def apply_to(self, module: nn.Module, x: Tensor, output: Tensor) -> Float[Tensor, "row *rest out"]:
+        """The rows' own outputs, written over the module's; the backbone is frozen, so nothing else needs those.
 
         Args:
             module: the adapted module; DoRA's scale does not touch its bias.
             x: its input, (rows, ..., in), or token ids (rows, time) for an embedding.
             output: what it made of them, (rows, ..., out).
         """
-        rank, out = self.up.shape
-        hidden = (
-            F.embedding(x, self.down) if isinstance(module, nn.Embedding) else x.reshape(-1, x.shape[-1]) @ self.down
-        )
-        hidden = (hidden.view(len(self.mask), -1, rank) * self.mask).view(-1, rank)
-        y = output.view(-1, out)
+        down, up = self.down, self.up
+        y = output.view(self.voices, -1, up.shape[2])[self.which]
+        if isinstance(module, nn.Embedding):
+            ids = x.reshape(self.voices, -1)[self.which]
+            hidden = torch.stack([F.embedding(one, factor) for one, factor in zip(ids, down, strict=True)])
+        else:
+            hidden = torch.bmm(x.reshape(self.voices, -1, down.shape[1])[self.which], down)
         if self.scale is None and self.shift is None:
-            return torch.addmm(y, hidden, self.up).view(output.shape)
-        bias = getattr(module, "bias", None)
-        y = y + hidden @ self.up - (0 if bias is None else bias)
-        y = y.view(len(self.mask), -1, out)
-        y = y * (1 if self.scale is None else self.scale) + (0 if self.shift is None else self.shift)
-        return (y + (0 if bias is None else bias)).view(output.shape)
+            y.baddbmm_(hidden, up)
+            return output
+        bias: Any = 0 if getattr(module, "bias", None) is None else module.bias
+        own = torch.baddbmm(y - bias, hidden, up)
+        own = own * (1 if self.scale is None else self.scale) + (0 if self.shift is None else self.shift)
+        y.copy_(own + bias)
+        return output
 
 
 class ReplacedRows(nn.Module):
@@ -134,30 +138,9 @@ class ReplacedRows(nn.Module):
         self.voices = voices
         self.modules_of = nn.ModuleDict({str(voice): module for voice, module in by_voice.items()})
 
-    def forward(self, module: nn.Module, x: Tensor, output: Tensor) -> Float[Tensor, "row *rest out"]:
+    def apply_to(self, module: nn.Module, x: Tensor, output: Tensor) -> Float[Tensor, "row *rest out"]:
         """`output` with the rows of the voices that have a module of their own computed by it."""
         outputs, inputs = list(output.chunk(self.voices)), x.chunk(self.voices)
         for voice, own in self.modules_of.items():
             outputs[int(voice)] = own(inputs[int(voice)])
         return torch.cat(outputs)
-
-
-def speed_up_few_rows(model: nn.Module) -> None:
-    """Make `nn.Linear` fast for a handful of rows on the CPU, where decoding k+1 voices spends its time.
-
-    For float32 and 2 to 64 rows, W xᵀ is about as fast as one row alone, while x Wᵀ, the same numbers in the other
-    memory layout, is 1.3 to 2 times slower (measured with MKL on two cores; see docs/performance.md).
-    """
-    for module in model.modules():
-        if type(module) is nn.Linear and "forward" not in vars(module):
-            module.forward = partial(_few_rows, module)  # type: ignore[method-assign]
-
-
-def _few_rows(module: nn.Linear, x: Float[Tensor, "*row in"]) -> Float[Tensor, "*row out"]:
-    rows = x.numel() // x.shape[-1]
-    weight = module.weight
-    if not (1 < rows <= FEW_ROWS and x.is_cpu and x.dtype == weight.dtype == torch.float32) or x.requires_grad:
-        return F.linear(x, weight, module.bias)
-    y = torch.mm(weight, x.reshape(rows, -1).t()).t()
-    y = y.contiguous() if module.bias is None else y + module.bias
-    return y.view(*x.shape[:-1], -1)
