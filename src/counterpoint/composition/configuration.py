@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from transformers import PreTrainedConfig
@@ -31,3 +32,8 @@ class ComposedConfig(PreTrainedConfig):
     eos_token_id: int | list[int] | None = None
     pad_token_id: int | None = None
     use_cache: bool = True
+
+    def to_json_string(self, use_diff: bool = True) -> str:
+        """As JSON, with the components in the recipe's order: elsewhere transformers sorts the keys."""
+        data = json.loads(super().to_json_string(use_diff))
+        return json.dumps(data | ({"recipe": self.recipe} if "recipe" in data else {}), indent=2) + "\n"

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard, ModelCardData, snapshot_download
+from transformers import GenerationConfig
+from transformers.utils import GENERATION_CONFIG_NAME
 
 from counterpoint.composition.assembly import OPTIONS, adapter_folder
 from counterpoint.composition.configuration import ComposedConfig
@@ -29,6 +31,7 @@ def save(model: ComposedModel, folder: Path, *, include_backbones: bool) -> None
         raise RecipeError(f"{folder}: is a file; name a folder to save to")
     if folder.is_dir() and any(folder.iterdir()) and not _is_saved(folder):
         raise RecipeError(f"{folder}: holds something else than a composed model; name an empty or new folder")
+    folder = folder.resolve()
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
@@ -52,7 +55,10 @@ def load_saved(name: str, kwargs: dict[str, Any]) -> ComposedModel:
             raise LoadingError(
                 f"{name!r} is neither a folder nor reachable on the hub: {str(error).splitlines()[0]}"
             ) from None
-    return ComposedModel.from_recipe(Recipe.read(folder), **options)
+    model = ComposedModel.from_recipe(Recipe.read(folder), **options)
+    if (folder / GENERATION_CONFIG_NAME).is_file():
+        model.generation_config = GenerationConfig.from_pretrained(folder)
+    return model
 
 
 def _is_saved(folder: Path) -> bool:
@@ -80,14 +86,21 @@ def _write(model: ComposedModel, folder: Path, include_backbones: bool) -> None:
                 model.tokenizer.save_pretrained(folder / "backbones" / str(number))
     for voice in [v for v in (recipe.base, *recipe.components.values()) if v]:
         if voice.model is not None:
-            voice.model = copies.get(voice.model, voice.model)
+            voice.model = copies.get(voice.model) or _lasting(voice.model, model.config)
     config = ComposedConfig(**{**model.config.to_dict(), "recipe": recipe.as_dict()})
     config.architectures = [type(model).__name__]
     config.save_pretrained(folder)
-    model.generation_config.save_pretrained(folder)
+    # not save_pretrained: it refuses what many published models have, a temperature without do_sample
+    model.generation_config.to_json_file(folder / GENERATION_CONFIG_NAME)
     if model.tokenizer is not None:
         model.tokenizer.save_pretrained(folder)
     _card(model, recipe).save(folder / "README.md")
+
+
+def _lasting(name: str, config: ComposedConfig) -> str:
+    """A model's name as it can be found from anywhere: a folder's absolute path."""
+    loaded_from = (config.sources or {}).get(name, {}).get("name", name)
+    return str(Path(loaded_from).resolve()) if Path(loaded_from).is_dir() else name
 
 
 def _card(model: ComposedModel, recipe: Recipe) -> ModelCard:
@@ -145,8 +158,14 @@ def _swap(draft: Path, folder: Path) -> None:
         os.rename(draft, folder)
         return
     old = Path(tempfile.mkdtemp(prefix=f".{folder.name}-old-", dir=folder.parent))
-    os.rename(folder, old / "saved")
-    os.rename(draft, folder)
+    try:
+        os.rename(folder, old / "saved")
+        os.rename(draft, folder)
+    except BaseException:
+        if not folder.exists():
+            os.rename(old / "saved", folder)
+        old.rmdir()
+        raise
     shutil.rmtree(old, ignore_errors=True)
 
 
