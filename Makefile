@@ -1,6 +1,7 @@
 PYTHON ?= python3
-PROMPT := Tell me about the sea.
-RECIPE := examples/pirate_poet.yaml
+
+# Threads that wait by spinning make torch many times slower on a busy machine.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 VENV := .venv
 BIN  := $(VENV)/bin
@@ -16,8 +17,8 @@ DEV  := $(VENV)/.installed-dev
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
 
-demo: $(BASE) ## Compose two models with the example recipe and generate text
-	@$(BIN)/counterpoint generate $(RECIPE) "$(PROMPT)" --max-new-tokens 60
+demo: $(BASE) ## Compose the embedded model with two prompts and print what it says
+	@$(BIN)/python examples/demo.py
 
 test: lint ## Lint, then run the tests
 	@$(BIN)/python -m pytest
