@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 from typer.testing import CliRunner, Result
 
 from counterpoint.cli import app
@@ -18,25 +17,6 @@ components:
   pirate: {context: Be a pirate.}
   math: {adapter: math-lora, weight: 0.5}
 """
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_thread() -> Iterator[None]:
-    """Tiny models gain nothing from threads, and lose much to them where others compute too."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.fixture(autouse=True)
-def _configs_take_any_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shape checks of tests/conftest.py wrap a config's `__init__` and refuse the keys that transformers adds."""
-    from counterpoint.composition.configuration import ComposedConfig
-
-    init = ComposedConfig.__init__
-    if getattr(init, "__globals__", {}).get("__name__", "").startswith("jaxtyping"):
-        monkeypatch.setattr(ComposedConfig, "__init__", init.__wrapped__)
 
 
 @pytest.fixture(scope="session")
