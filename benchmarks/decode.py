@@ -42,7 +42,8 @@ def make_adapters(folder: Path, count: int) -> list[str]:
     paths = []
     for number in range(count):
         torch.manual_seed(number)
-        model = get_peft_model(load_backbone(MODEL)[0], LoraConfig(r=RANK, lora_alpha=RANK, target_modules="all-linear"))
+        config = LoraConfig(r=RANK, lora_alpha=RANK, target_modules="all-linear")
+        model = get_peft_model(load_backbone(MODEL)[0], config)
         for name, parameter in model.named_parameters():
             if "lora_" in name:
                 torch.nn.init.normal_(parameter, std=0.02)

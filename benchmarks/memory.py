@@ -36,7 +36,8 @@ def _decode(name: str, adapters: list[str]) -> dict[str, float]:
     from counterpoint import ComposedModel, load_backbone
 
     if adapters:
-        model = ComposedModel.from_recipe(base=name, components={f"a{i}": {"adapter": p} for i, p in enumerate(adapters)})
+        components = {f"a{i}": {"adapter": path} for i, path in enumerate(adapters)}
+        model = ComposedModel.from_recipe(base=name, components=components)
     else:
         model = load_backbone(name)[0]
     ids = torch.randint(1000, 40000, (1, 64), generator=torch.Generator().manual_seed(0))

@@ -218,7 +218,7 @@ class Recipe(_Strict):
         return data
 
     def digest(self) -> str:
-        """Sixteen hexadecimal digits that name this recipe's content (SHA-256 of `as_dict` as JSON with sorted keys)."""
+        """Sixteen hexadecimal digits that name this recipe's content (SHA-256 of `as_dict` as sorted JSON)."""
         return hashlib.sha256(json.dumps(self.as_dict(), sort_keys=True).encode()).hexdigest()[:16]
 
 
