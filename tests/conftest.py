@@ -10,7 +10,7 @@ import torch
 from jaxtyping import install_import_hook
 from transformers.utils import logging
 
-SHAPED = ["adapters", "backbone", "cache", "evidence", "model", "rows", "rules"]
+SHAPED = ["adapters", "backbone", "cache", "combine", "evidence", "model", "rows", "rules"]
 install_import_hook([f"counterpoint.composition.{name}" for name in SHAPED], "beartype.beartype")
 logging.disable_progress_bar()
 torch.set_num_threads(1)  # the models are tiny; more threads only wait for each other

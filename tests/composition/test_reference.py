@@ -176,7 +176,7 @@ def test_composing_in_small_pieces_changes_nothing(world: dict[str, str], monkey
     batch = composed.encode(PROMPTS)
     with torch.no_grad():
         whole = composed(**batch, output_voices=True)
-        monkeypatch.setattr("counterpoint.composition.model.MOST_SCORES_AT_ONCE", 2000)
+        monkeypatch.setattr("counterpoint.composition.combine.MOST_SCORES_AT_ONCE", 2000)
         pieces = composed(**batch, output_voices=True)
     for name in ("logits", "log_partition", "voice_log_probs"):
         torch.testing.assert_close(getattr(whole, name), getattr(pieces, name))

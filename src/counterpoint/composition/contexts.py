@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from jaxtyping import Int
+from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from counterpoint.composition.sources import one_line
@@ -132,6 +134,34 @@ def encode_one(tokenizer: PreTrainedTokenizerBase, prompt: str | Messages, openi
             "conversation; use `context_format: raw`"
         )
     return list(behind)
+
+
+def own_blocks_masked(
+    openings: Openings, input_ids: Int[Tensor, "batch time"], attention_mask: Int[Tensor, "batch time"]
+) -> Int[Tensor, "batch time"]:
+    """The mask with a default system block (or BOS) at the start of a sequence taken for padding.
+
+    Tools that apply the chat template themselves put it there; every row has its own opening instead.
+
+    Raises:
+        ContextError: a sequence begins with another system block.
+    """
+    if not openings.any:
+        return attention_mask
+    default, system = openings.default, openings.system
+    own = system[len(default) :] if system[: len(default)] == default else ()
+    mask = attention_mask.clone()
+    for ids, seen in zip(input_ids.tolist(), mask, strict=True):
+        start = int((seen.cumsum(0) == 0).sum())
+        begins = [bool(block) and tuple(ids[start : start + len(block)]) == block for block in (default, system)]
+        if begins[0] and not (begins[1] and len(system) > len(default)):
+            seen[start : start + len(default)] = 0
+        elif begins[1] or (own and tuple(ids[start : start + len(own)]) == own):
+            raise ContextError(
+                "input_ids begin with a system block, but this recipe gives every row its own; make them with "
+                "model.encode(messages), or put the system prompt in the recipe as the base's context"
+            )
+    return mask
 
 
 def render(tokenizer: PreTrainedTokenizerBase, messages: Messages) -> list[int]:

@@ -25,19 +25,16 @@ from transformers import (
 from transformers.loss.loss_utils import ForCausalLMLoss
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
-from counterpoint.composition import evidence as ev
 from counterpoint.composition.backbone import Backbone
 from counterpoint.composition.cache import ComposedCache
+from counterpoint.composition.combine import combine
 from counterpoint.composition.configuration import ComposedConfig
-from counterpoint.composition.contexts import Messages, Openings, encode_one
+from counterpoint.composition.contexts import Messages, Openings, encode_one, own_blocks_masked
 from counterpoint.composition.plan import plan
-from counterpoint.composition.recipe import ANY, Recipe, nearest
+from counterpoint.composition.recipe import Recipe, nearest
 from counterpoint.composition.rules import RULES
 from counterpoint.composition.vocabulary import check_known
 from counterpoint.errors import ContextError, RecipeError
-
-MOST_SCORES_AT_ONCE = 2**28
-"""Positions are composed in pieces of at most this many log-probabilities (1 GiB), so long prompts fit."""
 
 
 @dataclass
@@ -257,25 +254,22 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         if attention_mask is None:
             attention_mask = input_ids.new_ones(input_ids.shape[0], past + input_ids.shape[1])
         if past == 0:
-            attention_mask = self._own_blocks_masked(input_ids, attention_mask)
-        logits = torch.cat(
-            [
-                self._trimmed(b(input_ids, attention_mask, cache, i, logits_to_keep))
-                for i, b in enumerate(self.backbones)
-            ]
-        )
-        if self._order != sorted(self._order):
-            logits = logits[self._order]
+            attention_mask = own_blocks_masked(self.openings, input_ids, attention_mask)
+        logits = self._voice_logits(input_ids, attention_mask, cache, logits_to_keep)
         if cache is not None:
             cache.batch, cache.length = input_ids.shape[0], past + input_ids.shape[1]
-        kept = attention_mask[:, -input_ids.shape[1] :].to(logits.device)
-        kept = kept[:, logits_to_keep] if isinstance(logits_to_keep, Tensor) else kept[:, -logits.shape[2] :]
-        log_probs, log_partition, voices = self._compose(logits, kept.bool(), output_voices)
-        loss = (
-            None if labels is None else ForCausalLMLoss(log_probs, labels.to(log_probs.device), self.config.vocab_size)
-        )
+        real = attention_mask[:, -input_ids.shape[1] :].bool().to(logits.device)
+        real = real[:, logits_to_keep] if isinstance(logits_to_keep, Tensor) else real[:, -logits.shape[2] :]
+        both = combine(logits, real, self._recipe, self.plan, self.weights, self.temperatures, self._solo)
+        loss = None
+        if labels is not None:
+            loss = ForCausalLMLoss(both.log_probs, labels.to(both.log_probs.device), self.config.vocab_size)
         output = ComposedOutput(
-            loss=loss, logits=log_probs, cache=cache, log_partition=log_partition, voice_log_probs=voices
+            loss=loss,
+            logits=both.log_probs,
+            cache=cache,
+            log_partition=both.log_partition,
+            voice_log_probs=both.voices if output_voices else None,
         )
         return output.to_tuple() if return_dict is False else output
 
@@ -283,63 +277,13 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
         """An empty cache for all voices."""
         return ComposedCache([b.new_cache() for b in self.backbones], [b.voices for b in self.backbones])
 
-    def _trimmed(self, logits: Float[Tensor, "voice batch time any"]) -> Float[Tensor, "voice batch time vocab"]:
-        return logits[..., : self.config.vocab_size].to(self.weights.device)
-
-    def _compose(
-        self, logits: Float[Tensor, "voice batch time vocab"], real: Tensor, output_voices: bool
-    ) -> tuple[Float[Tensor, "batch time vocab"], Float[Tensor, "batch time"], Tensor | None]:
-        per_position = logits[:, :, :1].numel()
-        step = max(1, MOST_SCORES_AT_ONCE // max(1, per_position))
-        pieces = [
-            self._compose_piece(piece, there)
-            for piece, there in zip(logits.split(step, dim=2), real.split(step, dim=1), strict=True)
-        ]
-        if len(pieces) == 1:
-            log_probs, log_partition, voices = pieces[0]
-            return log_probs, log_partition, voices if output_voices else None
-        return (
-            torch.cat([piece[0] for piece in pieces], dim=1),
-            torch.cat([piece[1] for piece in pieces], dim=1),
-            torch.cat([piece[2] for piece in pieces], dim=2) if output_voices else None,
-        )
-
-    def _compose_piece(
-        self, logits: Float[Tensor, "voice batch time vocab"], real: Tensor
-    ) -> tuple[Float[Tensor, "batch time vocab"], Float[Tensor, "batch time"], Tensor]:
-        voices = ev.log_probabilities(logits, self.temperatures)
-        ev.check_numbers(voices, real, self.plan.names)
-        if self._solo is not None:
-            return voices[self._solo], torch.zeros_like(voices[0, :, :, 0]), voices
-        evidence = ev.gather_evidence(voices, self.plan.base, self.plan.refs)
-        log_probs, log_partition = ev.normalise(RULES[self.rule](evidence, self.weights))
-        if self._recipe.plausibility is not None:
-            of = self._recipe.plausibility.of
-            judges = voices if of == ANY else voices[self.plan.names.index(of)].unsqueeze(0)
-            log_probs, _ = ev.normalise(log_probs + ev.plausible(judges, self._recipe.plausibility.alpha))
-        return log_probs, log_partition, voices
-
-    def _own_blocks_masked(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """The mask with a default system block (or BOS) at the start of a sequence taken for padding.
-
-        Tools that apply the chat template themselves put it there; every row has its own opening instead.
-        """
-        if not self.openings.any:
-            return attention_mask
-        default, system = self.openings.default, self.openings.system
-        own = system[len(default) :] if system[: len(default)] == default else ()
-        mask = attention_mask.clone()
-        for ids, seen in zip(input_ids.tolist(), mask, strict=True):
-            start = int((seen.cumsum(0) == 0).sum())
-            begins = [bool(block) and tuple(ids[start : start + len(block)]) == block for block in (default, system)]
-            if begins[0] and not (begins[1] and len(system) > len(default)):
-                seen[start : start + len(default)] = 0
-            elif begins[1] or (own and tuple(ids[start : start + len(own)]) == own):
-                raise ContextError(
-                    "input_ids begin with a system block, but this recipe gives every row its own; make them with "
-                    "model.encode(messages), or put the system prompt in the recipe as the base's context"
-                )
-        return mask
+    def _voice_logits(
+        self, input_ids: Tensor, attention_mask: Tensor, cache: ComposedCache | None, logits_to_keep: int | Tensor
+    ) -> Float[Tensor, "voice batch kept vocab"]:
+        """Every backbone's logits on the first one's device, trimmed to the common vocabulary, in the plan's order."""
+        parts = [b(input_ids, attention_mask, cache, i, logits_to_keep) for i, b in enumerate(self.backbones)]
+        logits = torch.cat([part[..., : self.config.vocab_size].to(self.weights.device) for part in parts])
+        return logits if self._order == sorted(self._order) else logits[self._order]
 
     def _prepare_cache_for_generation(  # type: ignore[override]
         self, generation_config: GenerationConfig, model_kwargs: dict[str, Any], *args: Any, **kwargs: Any

@@ -1,0 +1,80 @@
+"""From the voices' logits to the composed distribution: temperatures, roles, rule, normaliser, plausibility."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from counterpoint.composition import evidence as ev
+from counterpoint.composition.plan import Plan
+from counterpoint.composition.recipe import ANY, Recipe
+from counterpoint.composition.rules import RULES
+
+MOST_SCORES_AT_ONCE = 2**28
+"""Positions are composed in pieces of at most this many log-probabilities (1 GiB), so long prompts fit."""
+
+
+@dataclass(frozen=True)
+class Combined:
+    """The composed distribution at some positions.
+
+    Attributes:
+        log_probs: log p̂, float32, (batch, time, vocab).
+        log_partition: log Z of the rule, (batch, time); 0 for a voice alone.
+        voices: log-probabilities of every voice, (voice, batch, time, vocab).
+    """
+
+    log_probs: Tensor
+    log_partition: Tensor
+    voices: Tensor
+
+
+def combine(
+    logits: Float[Tensor, "voice batch time vocab"],
+    real: Bool[Tensor, "batch time"],
+    recipe: Recipe,
+    layout: Plan,
+    weights: Float[Tensor, " component"],
+    temperatures: Float[Tensor, " voice"],
+    solo: int | None = None,
+) -> Combined:
+    """Compose next-token distributions by a recipe's rule.
+
+    Args:
+        logits: of every voice, in the order of the plan, in any floating type.
+        real: False at padding, where numbers do not matter.
+        recipe: gives the rule and the plausibility mask.
+        layout: the recipe's plan.
+        weights: w, one a component.
+        temperatures: one a voice.
+        solo: the only voice to hear, or None.
+
+    Raises:
+        NumericsError: a voice's logits are NaN, or the rule is not defined for these weights.
+    """
+
+    def piece(logits: Tensor, real: Tensor) -> Combined:
+        voices = ev.log_probabilities(logits, temperatures)
+        ev.check_numbers(voices, real, layout.names)
+        if solo is not None:
+            return Combined(voices[solo], torch.zeros_like(voices[solo, :, :, 0]), voices)
+        evidence = ev.gather_evidence(voices, layout.base, layout.refs)
+        log_probs, log_partition = ev.normalise(RULES[recipe.rule](evidence, weights))
+        if recipe.plausibility is not None:
+            of = recipe.plausibility.of
+            judges = voices if of == ANY else voices[layout.names.index(of)].unsqueeze(0)
+            log_probs, _ = ev.normalise(log_probs + ev.plausible(judges, recipe.plausibility.alpha))
+        return Combined(log_probs, log_partition, voices)
+
+    step = max(1, MOST_SCORES_AT_ONCE // max(1, logits[:, :, :1].numel()))
+    pieces = [piece(*both) for both in zip(logits.split(step, dim=2), real.split(step, dim=1), strict=True)]
+    if len(pieces) == 1:
+        return pieces[0]
+    return Combined(
+        torch.cat([p.log_probs for p in pieces], dim=1),
+        torch.cat([p.log_partition for p in pieces], dim=1),
+        torch.cat([p.voices for p in pieces], dim=2),
+    )
