@@ -41,9 +41,7 @@ def _decode(name: str, adapters: list[str]) -> dict[str, float]:
     else:
         model = load_backbone(name)[0]
     ids = torch.randint(1000, 40000, (1, 64), generator=torch.Generator().manual_seed(0))
-    output = model.generate(
-        ids, max_new_tokens=64, min_new_tokens=64, do_sample=False, return_dict_in_generate=True
-    )
+    output = model.generate(ids, max_new_tokens=64, min_new_tokens=64, do_sample=False, return_dict_in_generate=True)
     layers = output.cache.layers
     cache = sum(t.numel() * t.element_size() for layer in layers for t in (layer.keys, layer.values))
     return {"peak": _peak_bytes() / MIB, "cache": cache / MIB}
