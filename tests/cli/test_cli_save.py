@@ -8,8 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ONE_THREAD = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
@@ -48,7 +46,6 @@ def test_a_folder_with_something_else_in_it_is_refused(run, tmp_path: Path) -> N
     assert result.stderr == "error: mine: holds something else than a composed model; name an empty or new folder\n"
 
 
-@pytest.mark.xfail(reason="a saved adapter does not know its base under the name of the copy", strict=False)
 def test_weights_are_copied_on_demand(run, here: Path, tmp_path: Path) -> None:
     assert "  backbones/0/model.safetensors  " in run("save", "recipe.yaml", "saved", "--include-backbones").stdout
     alone, plain = (run("generate", recipe, "hi", "--max-new-tokens", "4") for recipe in ("saved", "recipe.yaml"))

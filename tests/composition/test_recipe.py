@@ -81,7 +81,7 @@ def test_what_is_not_said_has_the_documented_default(file: Path) -> None:
     recipe = read(file, "base: org/base\ncomponents: {x: {context: hi}}")
     assert recipe.base == Voice(model="org/base")
     assert recipe.model_dump() == {
-        "base": {"model": "org/base", "adapter": None, "context": None, "temperature": 1.0},
+        "base": {"model": "org/base", "adapter": None, "context": None, "temperature": 1.0, "allow_other_base": False},
         "components": {
             "x": {
                 "model": None,
@@ -209,7 +209,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a component's key in the base": (
         f"base: {{model: m, weight: 1}}\n{ONE}",
-        "base.weight: unknown key; the keys are model, adapter, context, temperature",
+        "base.weight: unknown key; the keys are model, adapter, context, temperature, allow_other_base",
     ),
     "unknown key in plausibility": (
         f"{ONE}\nplausibility: {{alpa: .1}}",
@@ -366,8 +366,8 @@ REFUSED: dict[str, tuple[str, str]] = {
     ),
     "a merge key": (
         "components: {a: {<<: {model: m}}}",
-        "components.a.<<: unknown key; the keys are model, adapter, context, temperature, weight, relative_to, "
-        "allow_other_base",
+        "components.a.<<: unknown key; the keys are model, adapter, context, temperature, allow_other_base, "
+        "weight, relative_to",
     ),
     "a tag that would run a command": (
         'components: !!python/object/apply:os.system ["touch ran"]',

@@ -48,7 +48,7 @@ def compose(world: Path, **changes: Any) -> ComposedModel:
     fields = {
         "base": {"model": str(world / "base"), "temperature": 0.8},
         "components": {
-            "maths": {"adapter": str(world / "maths"), "weight": 1.3, "allow_other_base": True},
+            "maths": {"adapter": str(world / "maths"), "weight": 1.3},
             "pirate": {"context": "you are a pirate", "weight": 0.4},
             "other": {"model": str(world / "other"), "relative_to": "maths", "weight": -0.2},
         },
@@ -105,7 +105,6 @@ def test_what_is_loaded_is_what_was_saved(world: Path, tmp_path: Path) -> None:
         "maths": {
             "adapter": str(tmp_path / "saved/adapters/maths"),
             "weight": 1.3,
-            "allow_other_base": True,
         },
     }
     assert files(tmp_path / "saved") == ALL_FILES

@@ -18,7 +18,7 @@ from counterpoint.composition.contexts import openings
 from counterpoint.composition.loading import LoadOptions, load_backbone, source
 from counterpoint.composition.model import ComposedModel
 from counterpoint.composition.plan import Plan, plan
-from counterpoint.composition.recipe import Component, Recipe
+from counterpoint.composition.recipe import Recipe
 from counterpoint.composition.vocabulary import Vocabulary, check_known, common_vocabulary, end_of_sequence_ids
 from counterpoint.errors import AdapterError, ContextError, RecipeError
 
@@ -100,11 +100,14 @@ def _adapter(
     if voice.adapter is None:
         return None
     names = {model_name, model.config.name_or_path} if in_memory else {model_name, source(model_name, options).label}
-    allowed = isinstance(voice, Component) and voice.allow_other_base
     try:
         folder = adapter_folder(voice.adapter, options)
         return read_adapter(
-            folder, model, {n for n in names if n}, allow_other_base=allowed, allow_pickle=options.allow_pickle
+            folder,
+            model,
+            {n for n in names if n},
+            allow_other_base=voice.allow_other_base,
+            allow_pickle=options.allow_pickle,
         )
     except AdapterError as error:
         raise AdapterError(f"{layout.names[position]}: {error}") from None

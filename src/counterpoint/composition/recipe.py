@@ -47,12 +47,14 @@ class Voice(_Strict):
         adapter: a folder or hub id of a PEFT LoRA adapter on those weights.
         context: a system prompt (chat) or a prefix (raw), see `Recipe.context_format`.
         temperature: the model's distribution is taken to the power 1/temperature before anything else.
+        allow_other_base: accept an adapter whose config names another base model than the one it is put on.
     """
 
     model: str | None = Field(default=None, min_length=1)
     adapter: str | None = Field(default=None, min_length=1)
     context: str | None = Field(default=None, min_length=1)
     temperature: Number = Field(default=1.0, ge=1 / LARGEST, le=LARGEST)
+    allow_other_base: bool = False
 
 
 class Component(Voice):
@@ -61,12 +63,10 @@ class Component(Voice):
     Attributes:
         weight: w_i, any real number, negative ones too; 0 keeps the component as a reference for others only.
         relative_to: `base` (default; `uniform` where there is no base), `uniform`, or another component's name.
-        allow_other_base: accept an adapter whose config names another base model than the one it is put on.
     """
 
     weight: Number = Field(default=1.0, ge=-LARGEST, le=LARGEST)
     relative_to: str | None = None
-    allow_other_base: bool = False
 
 
 class Plausibility(_Strict):

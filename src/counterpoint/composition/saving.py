@@ -85,6 +85,8 @@ def _write(model: ComposedModel, folder: Path, include_backbones: bool) -> None:
             if model.tokenizer is not None:
                 model.tokenizer.save_pretrained(folder / "backbones" / str(number))
     for voice in [v for v in (recipe.base, *recipe.components.values()) if v]:
+        if voice.adapter is not None and include_backbones:
+            voice.allow_other_base = True  # the copy goes by another name than the adapter knows
         if voice.model is not None:
             voice.model = copies.get(voice.model) or _lasting(voice.model, model.config)
     config = ComposedConfig(**{**model.config.to_dict(), "recipe": recipe.as_dict()})
