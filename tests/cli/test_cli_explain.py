@@ -83,7 +83,7 @@ def test_what_is_not_here_is_said(run, here: Path) -> None:
         "is not a folder here and not in the local Hugging Face cache; to fetch it pass --download (download=True)"
     )
     assert notes == [f"  math: adapter 'org/lora' {here_or_cache}", f"  org/none: 'org/none' {here_or_cache}"]
-    assert "Memory: about unknown for weights, adapters unknown, and unknown for each token" in result.stdout
+    assert "Memory: unknown until every model is on this machine\n" in result.stdout
 
 
 def test_json_holds_everything(run, recipe: str) -> None:

@@ -123,10 +123,15 @@ def _memory(explanation: "Explanation") -> list[str]:
     adapters = "" if not explanation.adapter_bytes else f", {size(explanation.adapter_bytes)} for adapters"
     if explanation.adapter_bytes is None:
         adapters = ", adapters unknown"
+    memory = (
+        f"about {size(explanation.weight_bytes)} for weights{adapters}, and {size(explanation.cache_bytes)} "
+        "for each token of each sequence (all rows)"
+    )
+    if explanation.weight_bytes is None:
+        memory = "unknown until every model is on this machine"
     return [
         f"Rows: {explanation.rows} for each sequence ({who})",
-        f"Memory: about {size(explanation.weight_bytes)} for weights{adapters}, and {size(explanation.cache_bytes)} "
-        "for each token of each sequence (all rows)",
+        f"Memory: {memory}",
         f"Recipe digest: {explanation.digest}",
     ]
 

@@ -16,7 +16,6 @@ class Plan:
         voices: their settings, each with its `model` filled in.
         backbones: model name -> the voices (by position) that run on these weights, in order.
         base: the position of the base, or None.
-        components: the position of each component.
         refs: for each component the position of what it is measured against; None is the uniform distribution.
     """
 
@@ -24,7 +23,6 @@ class Plan:
     voices: tuple[Voice, ...]
     backbones: dict[str, tuple[int, ...]]
     base: int | None
-    components: tuple[int, ...]
     refs: tuple[int | None, ...]
 
     @property
@@ -53,7 +51,6 @@ def plan(recipe: Recipe) -> Plan:
         voices=tuple(voices),
         backbones={model: tuple(positions) for model, positions in backbones.items()},
         base=None if recipe.base is None else 0,
-        components=tuple(names.index(name) for name in recipe.components),
         refs=tuple(_position(reference_of(recipe, name), names) for name in recipe.components),
     )
 
