@@ -40,6 +40,7 @@ def assemble(
         raise RecipeError(f"{', '.join(given)}: give either a recipe or its fields as keyword arguments, not both")
     recipe = Recipe.read(given if recipe is None else recipe)
     layout = plan(recipe)
+    folders = _adapter_folders(layout, options)  # first: a wrong path should not cost the loading of a model
     loaded: Loaded = {
         name: models[name] if name in models else load_backbone(name, options) for name in layout.backbones
     }
@@ -49,7 +50,11 @@ def assemble(
     backbones = []
     for name, positions in layout.backbones.items():
         model = loaded[name][0]
-        adapters = [_adapter(layout, position, name, model, options, name in models) for position in positions]
+        names = {name, str(model.config.name_or_path or "")} if name in models else {name, source(name, options).label}
+        adapters = [
+            _adapter(layout, position, folders[position], model, names - {""}, options) if position in folders else None
+            for position in positions
+        ]
         for position in positions:
             if tokenizer is not None:
                 check_known(opening.ids[position], vocabulary.width, tokenizer)
@@ -93,22 +98,24 @@ def adapter_folder(name: str, options: LoadOptions) -> Path:
         ) from None
 
 
+def _adapter_folders(layout: Plan, options: LoadOptions) -> dict[int, Path]:
+    """The folder of every voice that has an adapter, by the voice's position."""
+    folders = {}
+    for position, (name, voice) in enumerate(zip(layout.names, layout.voices, strict=True)):
+        if voice.adapter is not None:
+            try:
+                folders[position] = adapter_folder(voice.adapter, options)
+            except AdapterError as error:
+                raise AdapterError(f"{name}: {error}") from None
+    return folders
+
+
 def _adapter(
-    layout: Plan, position: int, model_name: str, model: PreTrainedModel, options: LoadOptions, in_memory: bool
-) -> Adapter | None:
-    voice = layout.voices[position]
-    if voice.adapter is None:
-        return None
-    names = {model_name, model.config.name_or_path} if in_memory else {model_name, source(model_name, options).label}
+    layout: Plan, position: int, folder: Path, model: PreTrainedModel, names: set[str], options: LoadOptions
+) -> Adapter:
+    allowed = layout.voices[position].allow_other_base
     try:
-        folder = adapter_folder(voice.adapter, options)
-        return read_adapter(
-            folder,
-            model,
-            {n for n in names if n},
-            allow_other_base=voice.allow_other_base,
-            allow_pickle=options.allow_pickle,
-        )
+        return read_adapter(folder, model, names, allow_other_base=allowed, allow_pickle=options.allow_pickle)
     except AdapterError as error:
         raise AdapterError(f"{layout.names[position]}: {error}") from None
 
