@@ -1,8 +1,5 @@
 PYTHON ?= python3
 
-# Threads that wait by spinning make torch many times slower on a busy machine.
-export OMP_WAIT_POLICY ?= PASSIVE
-
 VENV := .venv
 BIN  := $(VENV)/bin
 PIP  := $(BIN)/python -m pip --disable-pip-version-check -qq install

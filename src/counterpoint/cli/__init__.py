@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-import os
 import sys
 from typing import Annotated
 
@@ -66,8 +65,6 @@ def _global_options(
 
 def main() -> None:
     """The console command."""
-    # OpenMP threads that wait by spinning make torch many times slower as soon as another program wants a core.
-    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(ValueError):
