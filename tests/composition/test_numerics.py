@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 
-from counterpoint import ComposedModel
-from counterpoint.errors import NumericsError
+from counterpoint import ComposedModel, Recipe
+from counterpoint.errors import NumericsError, RecipeError
 from worlds import TableModel, random_table, save_model, tables, tiny_model, tiny_tokenizer
 
 BROKEN = "its logits hold NaN or infinity; the checkpoint is broken, or float16 overflowed"
@@ -87,12 +87,26 @@ def test_half_precision_models_compose_in_float32(dtype: torch.dtype) -> None:
     ("weights", "given"), [((-1.0, 2.0), "-1, 2"), ((0.0, 0.0), "0, 0"), ((0.5, -0.5), "0.5, -0.5")]
 )
 def test_a_mixture_of_negative_or_no_weights_is_not_defined(weights: tuple[float, float], given: str) -> None:
-    composed = of_tables(rule="mixture")
+    """Found when the recipe is read, when weights or rule change, and at the latest when the weights were learned."""
+    message = f"rule mixture: weights must be >= 0 and not all zero, not ({given})"
+    product = of_tables()
     for name, weight in zip("xy", weights, strict=True):
-        composed.set_weight(name, weight)
-    with pytest.raises(NumericsError) as caught:
-        composed(torch.tensor([[1]]))
-    assert str(caught.value) == f"rule mixture: weights must be >= 0 and not all zero, not ({given})"
+        product.set_weight(name, weight)
+    refusals = [
+        lambda: Recipe.read({**product.recipe.as_dict(), "rule": "mixture"}),
+        lambda: of_tables(rule="mixture").recipe.with_weights(dict(zip("xy", weights, strict=True))),
+        lambda: setattr(product, "rule", "mixture"),
+    ]
+    for refuse in refusals:
+        with pytest.raises(RecipeError) as caught:
+            refuse()
+        assert message in str(caught.value)
+    assert product.rule == "product"
+    learned = of_tables(rule="mixture")
+    learned.weights.data = torch.tensor(weights)
+    with pytest.raises(NumericsError) as caught_late:
+        learned(torch.tensor([[1]]))
+    assert str(caught_late.value) == message
 
 
 def test_weights_and_temperatures_stay_exact_whatever_the_models_are_cast_to() -> None:

@@ -20,7 +20,7 @@ base:
   temperature: 0.5
 components:
   maths: {adapter: org/maths-lora, weight: 1.5, relative_to: base}
-  pirate: {context: You are a pirate., weight: -0.25, relative_to: uniform}
+  pirate: {context: You are a pirate., weight: 0.25, relative_to: uniform}
   other: {model: org/other@v1, relative_to: maths, allow_other_base: true, weight: 1e-3}
 rule: mixture
 plausibility: {alpha: 0.1, of: maths}
@@ -30,7 +30,7 @@ FULL_MAPPING: dict[str, Any] = {
     "base": {"model": "org/base", "context": "Be brief.", "temperature": 0.5},
     "components": {
         "maths": {"adapter": "org/maths-lora", "weight": 1.5, "relative_to": "base"},
-        "pirate": {"context": "You are a pirate.", "weight": -0.25, "relative_to": "uniform"},
+        "pirate": {"context": "You are a pirate.", "weight": 0.25, "relative_to": "uniform"},
         "other": {"model": "org/other@v1", "relative_to": "maths", "allow_other_base": True, "weight": 0.001},
     },
     "rule": "mixture",
@@ -62,7 +62,7 @@ def test_a_file_a_mapping_a_recipe_and_keywords_say_the_same(file: Path) -> None
         base=Voice(model="org/base", context="Be brief.", temperature=0.5),
         components={
             "maths": Component(adapter="org/maths-lora", weight=1.5, relative_to="base"),
-            "pirate": Component(context="You are a pirate.", weight=-0.25, relative_to="uniform"),
+            "pirate": Component(context="You are a pirate.", weight=0.25, relative_to="uniform"),
             "other": Component(model="org/other@v1", relative_to="maths", allow_other_base=True, weight=0.001),
         },
         rule="mixture",
@@ -135,7 +135,7 @@ def test_folders_are_taken_from_the_files_own_folder_and_hub_ids_are_not(tmp_pat
 def test_the_digest_names_the_content(file: Path) -> None:
     recipe = read(file, FULL)
     assert recipe.digest() == sha256(json.dumps(FULL_MAPPING, sort_keys=True).encode()).hexdigest()[:16]
-    assert recipe.digest() == "82baf0061d157a3b"  # the same on every machine and in every version
+    assert recipe.digest() == "3902e3100b350d48"  # the same on every machine and in every version
     assert Recipe.read(FULL_MAPPING).digest() == recipe.digest()
     backwards = dict(reversed(FULL_MAPPING["components"].items()))
     assert Recipe.read({**FULL_MAPPING, "components": backwards}).digest() == recipe.digest()
@@ -150,9 +150,9 @@ def test_the_digest_names_the_content(file: Path) -> None:
 
 def test_weights_are_replaced_in_a_copy(file: Path) -> None:
     recipe = read(file, FULL)
-    copy = recipe.with_weights({"maths": 0, "other": -2.5})
-    assert [component.weight for component in copy.components.values()] == [0.0, -0.25, -2.5]
-    assert [component.weight for component in recipe.components.values()] == [1.5, -0.25, 0.001]
+    copy = recipe.with_weights({"maths": 0, "other": 2.5})
+    assert [component.weight for component in copy.components.values()] == [0.0, 0.25, 2.5]
+    assert [component.weight for component in recipe.components.values()] == [1.5, 0.25, 0.001]
     assert copy.with_weights({"maths": 1.5, "other": 0.001}) == recipe
 
 

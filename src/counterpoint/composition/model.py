@@ -166,8 +166,11 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
     @rule.setter
     def rule(self, name: str) -> None:
         if name not in RULES:
-            raise RecipeError(f"unknown rule {name!r}{nearest(name, RULES)}; the rules are {', '.join(RULES)}")
-        self._recipe = self._recipe.model_copy(update={"rule": name})
+            raise RecipeError(f"unknown rule {name!r}{nearest(name, RULES, 'the rules are')}")
+        changed = self.recipe.model_copy(update={"rule": name})
+        if objection := changed.objection():
+            raise RecipeError(objection)
+        self._recipe = changed
 
     def set_weight(self, component: str, weight: float) -> None:
         """Change one component's weight from now on.
@@ -186,7 +189,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
             RecipeError: no such voice.
         """
         if voice is not None and voice not in self.plan.names:
-            raise RecipeError(f"no voice is called {voice!r}{nearest(voice, self.plan.names)}")
+            raise RecipeError(f"no voice is called {voice!r}{nearest(voice, self.plan.names, 'there are')}")
         self._solo = None if voice is None else self.plan.names.index(voice)
 
     def encode(self, prompt: str | Messages | Sequence[str] | Sequence[Messages]) -> BatchEncoding:

@@ -116,6 +116,19 @@ class Recipe(_Strict):
             raise ValueError(f"unknown rule {value!r}{nearest(value, RULES, 'the rules are')}")
         return value
 
+    def objection(self) -> str | None:
+        """What the rule has against the weights, in words, or None."""
+        from counterpoint.composition.rules import OBJECTIONS
+
+        ask = OBJECTIONS.get(self.rule)
+        return None if ask is None else ask([component.weight for component in self.components.values()])
+
+    @model_validator(mode="after")
+    def _rule_takes_the_weights(self) -> Recipe:
+        if objection := self.objection():
+            raise ValueError(objection)
+        return self
+
     @model_validator(mode="after")
     def _names_agree(self) -> Recipe:
         if self.base is not None and self.base.model is None:
@@ -198,7 +211,8 @@ class Recipe(_Strict):
         """A copy with some components' weights replaced.
 
         Raises:
-            RecipeError: a name is not a component, or a weight is not a finite number (or above `LARGEST`).
+            RecipeError: a name is not a component, a weight is not a finite number (or above `LARGEST`), or the rule
+                does not take these weights.
         """
         copy = self.model_copy(deep=True)
         for name, weight in weights.items():
@@ -208,6 +222,8 @@ class Recipe(_Strict):
                 copy.components[name].weight = weight
             except ValidationError as error:
                 raise RecipeError(f"components.{name}.{_in_words(error)[0]}") from None
+        if objection := copy.objection():
+            raise RecipeError(objection)
         return copy
 
     def as_dict(self) -> dict[str, Any]:

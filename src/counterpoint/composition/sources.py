@@ -18,6 +18,7 @@ from huggingface_hub.errors import (
 )
 
 from counterpoint.composition import embedded
+from counterpoint.composition.recipe import nearest
 from counterpoint.errors import LoadingError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -179,7 +180,7 @@ def _from_hub(name: str, options: LoadOptions, weights: bool) -> Source:
             raise LoadingError(f"cannot fetch '{hub_id}': {one_line(error)}") from error
         raise LoadingError(
             f"'{name}' is not a folder here and not in the local Hugging Face cache; "
-            "to fetch it pass --download (download=True)"
+            f"to fetch it pass --download (download=True){nearest(name, embedded.TABLE)}"
         ) from error
     except Exception as error:  # the hub client's many network errors share no base class
         raise LoadingError(f"cannot fetch '{hub_id}': {one_line(error)}") from error

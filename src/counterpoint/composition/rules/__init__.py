@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
 
 from jaxtyping import Float
 from torch import Tensor
@@ -16,13 +18,24 @@ from torch import Tensor
 from counterpoint.composition.evidence import Evidence
 
 Rule = Callable[[Evidence, Float[Tensor, " component"]], Float[Tensor, "*position vocab"]]
+Objection = Callable[[Sequence[float]], str | None]
 
 RULES: dict[str, Rule] = {}
+OBJECTIONS: dict[str, Objection] = {}
 
 
-def rule(function: Rule) -> Rule:
-    """Register a function as the rule of its name."""
+def rule(function: Rule | None = None, *, objection: Objection | None = None) -> Any:
+    """Register a function as the rule of its name, with `@rule` or `@rule(objection=...)`.
+
+    Args:
+        function: the rule.
+        objection: says in words what is wrong with some weights under this rule, or None; asked before anything runs.
+    """
+    if function is None:
+        return partial(rule, objection=objection)
     RULES[function.__name__] = function
+    if objection is not None:
+        OBJECTIONS[function.__name__] = objection
     return function
 
 
