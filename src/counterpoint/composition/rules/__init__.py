@@ -1,7 +1,7 @@
 """Rules: how next-token distributions combine. One file a rule; a new file in this folder is a new rule.
 
 A rule is a pure function `rule(evidence, weights) -> log scores`. It knows no model. The scores need not be
-normalised: `compose` does that, and the normaliser is the log-partition log Z.
+normalised: `combine` does that, and the normaliser is the log-partition log Z.
 """
 
 from __future__ import annotations
