@@ -26,23 +26,20 @@ class RowAdapters(nn.Module):
 
     Args:
         model: the backbone; its weights are not touched.
-        adapters: one for each voice, or None for a voice without.
+        adapters: one for each voice, or None for a voice without. They are emptied, so that their factors, copied side
+            by side here, are never held twice.
     """
 
     def __init__(self, model: nn.Module, adapters: Sequence[Adapter | None]) -> None:
         super().__init__()
         self.parts = nn.ModuleList()
         self._active = False
-        low_rank: dict[str, dict[int, Factors]] = {}
-        replaced: dict[str, dict[int, nn.Module]] = {}
-        for voice, adapter in enumerate(adapters):
-            for name, factors in adapter.factors.items() if adapter else ():
-                low_rank.setdefault(name, {})[voice] = factors
-            for name, module in adapter.replaced.items() if adapter else ():
-                replaced.setdefault(name, {})[voice] = module
-        for name, by_voice in low_rank.items():
-            self._attach(model.get_submodule(name), LowRankRows(by_voice, len(adapters)))
-        for name, modules in replaced.items():
+        given = {voice: adapter for voice, adapter in enumerate(adapters) if adapter is not None}
+        for name in dict.fromkeys(name for adapter in given.values() for name in adapter.factors):
+            factors = {v: a.factors.pop(name) for v, a in given.items() if name in a.factors}
+            self._attach(model.get_submodule(name), LowRankRows(factors, len(adapters)))
+        for name in dict.fromkeys(name for adapter in given.values() for name in adapter.replaced):
+            modules = {v: a.replaced.pop(name) for v, a in given.items() if name in a.replaced}
             self._attach(model.get_submodule(name), ReplacedRows(modules, len(adapters)))
 
     @contextmanager
