@@ -167,8 +167,8 @@ def test_changes_since_loading_are_saved(world: Path, tmp_path: Path) -> None:
     before = logits(model)
     model.set_weight("pirate", 0.1)
     model.weights.data[0] = 1.25
-    model.rule = "mixture"
     model.set_weight("other", 0.5)
+    model.rule = "mixture"
     model.save_pretrained(tmp_path / "saved")
     again = loaded(tmp_path / "saved")
     assert [c.weight for c in again.recipe.components.values()] == [1.25, 0.1, 0.5]
