@@ -183,10 +183,17 @@ def main() -> None:
     parser.add_argument("--k", type=int, nargs="+", default=[1, 2, 4, 8, 16])
     parser.add_argument("--new-tokens", type=int, default=64)
     parser.add_argument("--out", type=Path, default=RESULTS)
+    parser.add_argument("--memory", action="store_true", help="measure memory again, keep the times")
     parser.add_argument("--render", action="store_true", help="only write the tables of docs/performance.md again")
     options = parser.parse_args()
     logging.disable_progress_bar()
-    if not options.render:
+    if options.memory:
+        results = json.loads(options.out.read_text())
+        with tempfile.TemporaryDirectory() as folder:
+            adapters = make_adapters(Path(folder), max(options.k))
+            results["memory"] = [peak_memory(MODEL, adapters[:count]) for count in options.k]
+        options.out.write_text(json.dumps(results, indent=1) + "\n")
+    elif not options.render:
         results = measure(options.k, options.new_tokens)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=1) + "\n")
