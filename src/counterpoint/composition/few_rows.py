@@ -15,8 +15,8 @@ MOST = 64
 def speed_up_few_rows(model: nn.Module) -> None:
     """Give every plain `nn.Linear` a forward that computes W xᵀ instead of x Wᵀ for 2 to 64 rows in float32.
 
-    The numbers are the same, the memory layout of the result is the other one: five rows then take about as long as
-    one, where x Wᵀ takes 1.6 times as long (measured with MKL on two cores; see docs/performance.md).
+    The numbers are the same, the memory layout of the result is the other one: five rows then take 1.1 to 1.4
+    times as long as one, where x Wᵀ takes 1.6 to 1.8 times (MKL on two shared cores; see docs/performance.md).
     """
     for module in model.modules():
         if type(module) is nn.Linear and "forward" not in vars(module):
