@@ -27,3 +27,9 @@ class ContextError(CounterpointError):
 
 class NumericsError(CounterpointError):
     """A model returned NaN, or a rule has no defined answer for the weights given."""
+
+
+def one_line(error: object) -> str:
+    """The first line of an error (or message) that says something, else its type."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    return next((line for line in lines if line), type(error).__name__)

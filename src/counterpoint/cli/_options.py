@@ -172,5 +172,6 @@ def version() -> str:
 
 def _from_here(name: str) -> str:
     """A folder's absolute name, so that it means the same wherever the recipe is saved; other names as they are."""
-    path = Path(name).expanduser()
-    return str(path.resolve()) if name.startswith((".", "/", "~")) or path.exists() else name
+    from counterpoint.composition.recipe import absolute
+
+    return absolute(name, Path.cwd())

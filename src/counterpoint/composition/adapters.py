@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from counterpoint.errors import AdapterError
+from counterpoint.errors import AdapterError, one_line
 
 MERGE = (
     "merge it once with PEFT's `merge_and_unload()`, save that as a full model, and name it as the component's `model`"
@@ -111,7 +111,7 @@ def _read_config(folder: Path) -> LoraConfig:
     try:
         config = PeftConfig.from_pretrained(str(folder))
     except Exception as error:
-        raise AdapterError(f"{folder}/adapter_config.json: not readable: {_first_line(error)}") from None
+        raise AdapterError(f"{folder}/adapter_config.json: not readable: {one_line(error)}") from None
     if not isinstance(config, LoraConfig):
         raise AdapterError(
             f"{folder}: a {config.peft_type} adapter; only LoRA (and DoRA) can be composed row by row: {MERGE}"
@@ -159,7 +159,7 @@ def _read_weights(folder: Path, allow_pickle: bool) -> dict[str, Tensor]:
     try:
         return load_peft_weights(str(folder), device="cpu")
     except Exception as error:
-        raise AdapterError(f"{folder}: its weights cannot be read: {_first_line(error)}") from None
+        raise AdapterError(f"{folder}: its weights cannot be read: {one_line(error)}") from None
 
 
 def _wrap(folder: Path, config: LoraConfig, model: PreTrainedModel, weights: dict[str, Tensor]) -> PeftModel:
@@ -183,7 +183,7 @@ def _wrap(folder: Path, config: LoraConfig, model: PreTrainedModel, weights: dic
     except RuntimeError as error:
         raise AdapterError(f"{folder}: made for another base: {_mismatch(str(error))}") from None
     except (ValueError, NotImplementedError) as error:
-        raise AdapterError(f"{folder}: does not fit this model: {_first_line(error)}") from None
+        raise AdapterError(f"{folder}: does not fit this model: {one_line(error)}") from None
     expected = get_peft_model_state_dict(wrapped, save_embedding_layers=False)
     missing = [key for key in expected if key not in weights]
     if result.unexpected_keys or missing:
@@ -197,7 +197,7 @@ def _wrap(folder: Path, config: LoraConfig, model: PreTrainedModel, weights: dic
 def _mismatch(message: str) -> str:
     found = re.search(r"size mismatch for (\S+): .*?Size\((.*?)\).*?Size\((.*?)\)", message, re.DOTALL)
     if not found:
-        return _first_line(message)
+        return one_line(message)
     name, theirs, here = found.groups()
     name = name.removeprefix("base_model.model.").replace(".default", "")
     return (
@@ -230,8 +230,3 @@ def _factors(folder: Path, name: str, layer: Any, model: PreTrainedModel) -> Fac
 def _weight(module: Any) -> Float[Tensor, "out in"]:
     weight: Tensor = module.weight.detach()
     return weight.t() if isinstance(module, Conv1D) else weight
-
-
-def _first_line(error: object) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__

@@ -15,12 +15,12 @@ from counterpoint.composition.adapters import Adapter, read_adapter
 from counterpoint.composition.backbone import Backbone
 from counterpoint.composition.configuration import ComposedConfig
 from counterpoint.composition.contexts import openings
-from counterpoint.composition.loading import LoadOptions, load_backbone, source
+from counterpoint.composition.loading import LoadOptions, Source, load_backbone, source
 from counterpoint.composition.model import ComposedModel
 from counterpoint.composition.plan import Plan, plan
 from counterpoint.composition.recipe import Recipe
 from counterpoint.composition.vocabulary import Vocabulary, check_known, common_vocabulary, end_of_sequence_ids
-from counterpoint.errors import AdapterError, ContextError, RecipeError
+from counterpoint.errors import AdapterError, ContextError, RecipeError, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -44,13 +44,14 @@ def assemble(
     loaded: Loaded = {
         name: models[name] if name in models else load_backbone(name, options) for name in layout.backbones
     }
+    found = {name: source(name, options) for name in layout.backbones if name not in models}
     vocabulary = _vocabulary(loaded)
     tokenizer = next(iter(loaded.values()))[1]
     opening = openings(tokenizer, [voice.context for voice in layout.voices], recipe.context_format)
     backbones = []
     for name, positions in layout.backbones.items():
         model = loaded[name][0]
-        names = {name, str(model.config.name_or_path or "")} if name in models else {name, source(name, options).label}
+        names = {name, found[name].label if name in found else str(model.config.name_or_path or "")}
         adapters = [
             _adapter(layout, position, folders[position], model, names - {""}, options) if position in folders else None
             for position in positions
@@ -64,7 +65,7 @@ def assemble(
             longest = max(positions, key=lambda position: len(opening.ids[position]))
             raise ContextError(f"{layout.names[longest]}: {error}") from None
     generation = _generation_config(loaded, tokenizer)
-    config = _config(recipe, vocabulary, backbones, generation, options, models)
+    config = _config(recipe, layout, vocabulary, backbones, generation, found)
     return ComposedModel(config, recipe, backbones, opening, tokenizer, generation).eval()
 
 
@@ -91,7 +92,7 @@ def adapter_folder(name: str, options: LoadOptions) -> Path:
         )
     except Exception as error:
         if options.download:
-            raise AdapterError(f"adapter {name!r}: cannot be downloaded: {str(error).splitlines()[0]}") from None
+            raise AdapterError(f"adapter {name!r}: cannot be downloaded: {one_line(error)}") from None
         raise AdapterError(
             f"adapter {name!r} is not a folder here and not in the local Hugging Face cache; to fetch it pass "
             "--download (download=True)"
@@ -147,11 +148,11 @@ def _generation_config(loaded: Loaded, tokenizer: PreTrainedTokenizerBase | None
 
 def _config(
     recipe: Recipe,
+    layout: Plan,
     vocabulary: Vocabulary,
     backbones: list[Backbone],
     generation: GenerationConfig,
-    options: LoadOptions,
-    in_memory: Mapping[str, Any],
+    found: Mapping[str, Source],
 ) -> ComposedConfig:
     windows = [b.window - b.opening_length for b in backbones if b.window is not None]
     return ComposedConfig(
@@ -160,8 +161,8 @@ def _config(
         max_position_embeddings=min(windows) if windows else None,
         num_hidden_layers=sum(b.model.config.get_text_config().num_hidden_layers for b in backbones),
         sources={
-            name: _source(name, backbone, options, in_memory)
-            for name, backbone in zip(plan(recipe).backbones, backbones, strict=True)
+            name: _origin(name, backbone, found.get(name))
+            for name, backbone in zip(layout.backbones, backbones, strict=True)
         },
         bos_token_id=generation.bos_token_id,
         eos_token_id=generation.eos_token_id,
@@ -170,8 +171,8 @@ def _config(
     )
 
 
-def _source(name: str, backbone: Backbone, options: LoadOptions, in_memory: Mapping[str, Any]) -> dict[str, Any]:
-    if name in in_memory:
+def _origin(name: str, backbone: Backbone, found: Source | None) -> dict[str, Any]:
+    """What the model card says of a backbone: the folder or hub id, and the hub's commit."""
+    if found is None:
         return {"name": backbone.model.config.name_or_path or name, "revision": None}
-    found = source(name, options)
     return {"name": found.hub_id or str(found.path.resolve()), "revision": found.revision}

@@ -95,7 +95,7 @@ class Backbone(nn.Module):
         else:
             rows, mask = self._with_openings(rows, new_mask) if self.opening_length else (rows, new_mask)
             mask = None if bool(mask.all()) else mask
-        self._check_window(rows, mask, cache, part)
+        self._check_window(rows, mask, cache)
         arguments = self._arguments(rows, mask, None if cache is None else cache.parts[part])
         if "logits_to_keep" in self._accepts:
             before = rows.shape[1] - time
@@ -144,10 +144,9 @@ class Backbone(nn.Module):
             arguments["cache" if "cache" in self._accepts else "past_key_values"] = cache
         return arguments
 
-    def _check_window(self, rows: Tensor, mask: Tensor | None, cache: ComposedCache | None, part: int) -> None:
-        seen = (
-            rows.shape[1] if cache is None or cache.length == 0 else self.opening_length + cache.length + rows.shape[1]
-        )
+    def _check_window(self, rows: Tensor, mask: Tensor | None, cache: ComposedCache | None) -> None:
+        past = self.opening_length + cache.length if cache is not None and cache.length else 0
+        seen = past + rows.shape[1]
         if self.window is None or seen <= self.window:
             return
         longest = seen if mask is None else int(mask.sum(1).max())

@@ -24,12 +24,12 @@ class Combined:
     Attributes:
         log_probs: log p̂, float32, (batch, time, vocab).
         log_partition: log Z of the rule, (batch, time); 0 for a voice alone.
-        voices: log-probabilities of every voice, (voice, batch, time, vocab).
+        voices: on request, log-probabilities of every voice, (voice, batch, time, vocab).
     """
 
     log_probs: Tensor
     log_partition: Tensor
-    voices: Tensor
+    voices: Tensor | None
 
 
 def combine(
@@ -40,6 +40,7 @@ def combine(
     weights: Float[Tensor, " component"],
     temperatures: Float[Tensor, " voice"],
     solo: int | None = None,
+    keep_voices: bool = False,
 ) -> Combined:
     """Compose next-token distributions by a recipe's rule.
 
@@ -51,6 +52,7 @@ def combine(
         weights: w, one a component.
         temperatures: one a voice.
         solo: the only voice to hear, or None.
+        keep_voices: return every voice too; otherwise they live for one piece of the positions only.
 
     Raises:
         NumericsError: a voice's logits are NaN, or the rule is not defined for these weights.
@@ -59,15 +61,16 @@ def combine(
     def piece(logits: Tensor, real: Tensor) -> Combined:
         voices = ev.log_probabilities(logits, temperatures)
         ev.check_numbers(voices, real, layout.names)
+        kept = voices if keep_voices else None
         if solo is not None:
-            return Combined(voices[solo], torch.zeros_like(voices[solo, :, :, 0]), voices)
+            return Combined(voices[solo], torch.zeros_like(voices[solo, :, :, 0]), kept)
         evidence = ev.gather_evidence(voices, layout.base, layout.refs)
         log_probs, log_partition = ev.normalise(RULES[recipe.rule](evidence, weights))
         if recipe.plausibility is not None:
             of = recipe.plausibility.of
             judges = voices if of == ANY else voices[layout.names.index(of)].unsqueeze(0)
             log_probs, _ = ev.normalise(log_probs + ev.plausible(judges, recipe.plausibility.alpha))
-        return Combined(log_probs, log_partition, voices)
+        return Combined(log_probs, log_partition, kept)
 
     step = max(1, MOST_SCORES_AT_ONCE // max(1, logits[:, :, :1].numel()))
     pieces = [piece(*both) for both in zip(logits.split(step, dim=2), real.split(step, dim=1), strict=True)]
@@ -76,5 +79,5 @@ def combine(
     return Combined(
         torch.cat([p.log_probs for p in pieces], dim=1),
         torch.cat([p.log_partition for p in pieces], dim=1),
-        torch.cat([p.voices for p in pieces], dim=2),
+        torch.cat([p.voices for p in pieces if p.voices is not None], dim=2) if keep_voices else None,
     )

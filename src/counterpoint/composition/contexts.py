@@ -18,8 +18,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from counterpoint.composition.sources import one_line
-from counterpoint.errors import ContextError
+from counterpoint.errors import ContextError, one_line
 
 Messages = list[dict[str, str]]
 _PROBES: list[Messages] = [

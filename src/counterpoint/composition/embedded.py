@@ -23,7 +23,7 @@ from tokenizers import decoders, pre_tokenizers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.utils import logging as hf_logging
 
-from counterpoint.errors import LoadingError
+from counterpoint.errors import LoadingError, one_line
 
 CONVERTER = 1
 """Raise this when the conversion changes: folders written by older converters are then left alone and not used."""
@@ -107,7 +107,7 @@ def unpack(name: str, dtype: torch.dtype = torch.float32) -> Path:
                 "free some space there, or name another folder in COUNTERPOINT_CACHE"
             ) from error
         except (ImportError, ValueError, RuntimeError, KeyError) as error:
-            reason, again = str(error).strip().partition("\n")[0], f"{how_to_install(name)} --force-reinstall"
+            reason, again = one_line(error), f"{how_to_install(name)} --force-reinstall"
             raise LoadingError(f"cannot read {source}: {reason}; install it again: {again}") from error
     return target
 

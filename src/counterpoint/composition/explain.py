@@ -15,7 +15,7 @@ from counterpoint.composition.embedded import quietly
 from counterpoint.composition.loading import LoadOptions, load_config
 from counterpoint.composition.plan import Plan, formula, plan, reference_of
 from counterpoint.composition.recipe import Component, Recipe, Voice
-from counterpoint.errors import CounterpointError
+from counterpoint.errors import CounterpointError, one_line
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ def _parameters(config: PreTrainedConfig, options: LoadOptions) -> tuple[int | N
         with torch.device("meta"), quietly():
             model: Any = AutoModelForCausalLM.from_config(config, trust_remote_code=options.trust_remote_code)
     except Exception as error:  # whatever a model's own code raises
-        return None, f"its size cannot be told from the config: {str(error).splitlines()[0]}"
+        return None, f"its size cannot be told from the config: {one_line(error)}"
     return sum(parameter.numel() for parameter in model.parameters()), note
 
 

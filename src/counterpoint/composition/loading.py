@@ -25,8 +25,8 @@ from transformers import (
 )
 
 from counterpoint.composition.embedded import quietly
-from counterpoint.composition.sources import LoadOptions, Source, one_line, source
-from counterpoint.errors import LoadingError
+from counterpoint.composition.sources import LoadOptions, Source, source
+from counterpoint.errors import LoadingError, one_line
 
 __all__ = ["LoadOptions", "Source", "load_backbone", "load_config", "load_tokenizer", "source"]
 

@@ -263,7 +263,9 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
             cache.batch, cache.length = input_ids.shape[0], past + input_ids.shape[1]
         real = attention_mask[:, -input_ids.shape[1] :].bool().to(logits.device)
         real = real[:, logits_to_keep] if isinstance(logits_to_keep, Tensor) else real[:, -logits.shape[2] :]
-        both = combine(logits, real, self._recipe, self.plan, self.weights, self.temperatures, self._solo)
+        both = combine(
+            logits, real, self._recipe, self.plan, self.weights, self.temperatures, self._solo, output_voices
+        )
         loss = None
         if labels is not None:
             loss = ForCausalLMLoss(both.log_probs, labels.to(both.log_probs.device), self.config.vocab_size)
@@ -272,7 +274,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
             logits=both.log_probs,
             cache=cache,
             log_partition=both.log_partition,
-            voice_log_probs=both.voices if output_voices else None,
+            voice_log_probs=both.voices,
         )
         return output.to_tuple() if return_dict is False else output
 

@@ -33,15 +33,9 @@ class Plan:
 
 def plan(recipe: Recipe) -> Plan:
     """Lay out a recipe's voices and group them by the weights they share."""
-    names: list[str] = []
-    voices: list[Voice] = []
-    if recipe.base is not None:
-        names.append(BASE)
-        voices.append(recipe.base)
-    for name, component in recipe.components.items():
-        names.append(name)
-        model = component.model or (recipe.base.model if recipe.base else None)
-        voices.append(component.model_copy(update={"model": model}))
+    names = list(recipe.voices)
+    shared = recipe.base.model if recipe.base else None
+    voices = [voice.model_copy(update={"model": voice.model or shared}) for voice in recipe.voices.values()]
     backbones: dict[str, list[int]] = {}
     for position, voice in enumerate(voices):
         assert voice.model is not None

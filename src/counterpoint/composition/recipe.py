@@ -167,7 +167,7 @@ class Recipe(_Strict):
             seen.append(reference)
 
     def _check_voice(self, voice: str, where: str, extra: str) -> None:
-        known = [*([BASE] if self.base is not None else []), *self.components, extra]
+        known = [*self.voices, extra]
         if voice not in known:
             what = "the recipe has no base" if voice == BASE else f"no component is called {voice!r}"
             raise ValueError(f"{where}: {what}{nearest(voice, known, 'name one of')}")
@@ -191,11 +191,15 @@ class Recipe(_Strict):
             recipe = cls._validated(_saved(path), str(path))
         else:
             recipe = cls._validated(read_yaml(path), str(path))
-        for voice in [recipe.base, *recipe.components.values()]:
-            if voice is not None:
-                voice.model = _absolute(voice.model, path.parent)
-                voice.adapter = _absolute(voice.adapter, path.parent)
+        for voice in recipe.voices.values():
+            voice.model = voice.model and absolute(voice.model, path.parent)
+            voice.adapter = voice.adapter and absolute(voice.adapter, path.parent)
         return recipe
+
+    @property
+    def voices(self) -> dict[str, Voice]:
+        """Name -> voice: the base first, where there is one, then the components."""
+        return {**({} if self.base is None else {BASE: self.base}), **self.components}
 
     @classmethod
     def _validated(cls, data: Any, where: str) -> Recipe:
@@ -254,9 +258,8 @@ def _saved(path: Path) -> Any:
         raise RecipeError(f"{path.parent}: not a saved composed model: no config.json with a recipe in it") from None
 
 
-def _absolute(name: str | None, folder: Path) -> str | None:
-    if name is None:
-        return None
+def absolute(name: str, folder: Path) -> str:
+    """The absolute path of a name that is a path from `folder`, existing or plainly meant; other names as they are."""
     path = folder / Path(name).expanduser()
     is_path = name.startswith((".", "/", "~")) or os.path.exists(path)  # Path.exists raises at an overlong name
     return str(path.resolve()) if is_path else name

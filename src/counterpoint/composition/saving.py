@@ -18,9 +18,9 @@ from counterpoint.composition.assembly import OPTIONS, adapter_folder
 from counterpoint.composition.configuration import ComposedConfig
 from counterpoint.composition.loading import LoadOptions
 from counterpoint.composition.model import ComposedModel
-from counterpoint.composition.plan import formula, plan
+from counterpoint.composition.plan import formula
 from counterpoint.composition.recipe import Recipe
-from counterpoint.errors import LoadingError, RecipeError
+from counterpoint.errors import LoadingError, RecipeError, one_line
 
 PACKAGES = ("counterpoint", "torch", "transformers", "peft")
 
@@ -52,9 +52,7 @@ def load_saved(name: str, kwargs: dict[str, Any]) -> ComposedModel:
                 snapshot_download(name, revision=kwargs.get("revision"), local_files_only=not options.get("download"))
             )
         except Exception as error:
-            raise LoadingError(
-                f"{name!r} is neither a folder nor reachable on the hub: {str(error).splitlines()[0]}"
-            ) from None
+            raise LoadingError(f"{name!r} is neither a folder nor reachable on the hub: {one_line(error)}") from None
     model = ComposedModel.from_recipe(Recipe.read(folder), **options)
     if (folder / GENERATION_CONFIG_NAME).is_file():
         model.generation_config = GenerationConfig.from_pretrained(folder)
@@ -70,8 +68,7 @@ def _is_saved(folder: Path) -> bool:
 
 def _write(model: ComposedModel, folder: Path, include_backbones: bool) -> None:
     recipe = model.recipe.model_copy(deep=True)
-    voices = plan(recipe).names
-    for name, voice in zip(voices, [v for v in (recipe.base, *recipe.components.values()) if v], strict=True):
+    for name, voice in recipe.voices.items():
         if voice.adapter is not None:
             target = folder / "adapters" / name
             source = adapter_folder(voice.adapter, LoadOptions())
@@ -84,7 +81,7 @@ def _write(model: ComposedModel, folder: Path, include_backbones: bool) -> None:
             backbone.model.save_pretrained(folder / "backbones" / str(number))
             if model.tokenizer is not None:
                 model.tokenizer.save_pretrained(folder / "backbones" / str(number))
-    for voice in [v for v in (recipe.base, *recipe.components.values()) if v]:
+    for voice in recipe.voices.values():
         if voice.adapter is not None and include_backbones:
             voice.allow_other_base = True  # the copy goes by another name than the adapter knows
         if voice.model is not None:

@@ -19,7 +19,7 @@ from huggingface_hub.errors import (
 
 from counterpoint.composition import embedded
 from counterpoint.composition.recipe import nearest
-from counterpoint.errors import LoadingError
+from counterpoint.errors import LoadingError, one_line
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 TEXTS = ["*.json", "*.jinja", "*.model", "*.txt", "*.tiktoken"]
@@ -117,12 +117,6 @@ def source(name: str, options: LoadOptions | None = None, *, weights: bool = Tru
     if name.startswith((".", "/", "~")):
         raise LoadingError(f"there is no folder {path.resolve()}")
     return _from_hub(name, options, weights)
-
-
-def one_line(error: Exception) -> str:
-    """The first line of an error that says something, else its type."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    return next((line for line in lines if line), type(error).__name__)
 
 
 def _check_device(device: str) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from counterpoint.errors import RecipeError
+from counterpoint.errors import RecipeError, one_line
 
 MAX_BYTES = 1_000_000
 MAX_DEPTH = 20
@@ -76,7 +76,7 @@ def read_yaml(path: Path) -> Any:
         line = f"line {text.count(chr(10), 0, error.position) + 1}: "
         raise RecipeError(f"{path}: {line}the character #x{error.character:02x} is not allowed in YAML") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise RecipeError(f"{path}: not readable as YAML: {str(error).splitlines()[0]}") from None
+        raise RecipeError(f"{path}: not readable as YAML: {one_line(error)}") from None
 
 
 def _error(problem: str, at: Any) -> yaml.MarkedYAMLError:
