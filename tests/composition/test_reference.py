@@ -178,6 +178,9 @@ def test_composing_in_small_pieces_changes_nothing(world: dict[str, str], monkey
         whole = composed(**batch, output_voices=True)
         monkeypatch.setattr("counterpoint.composition.combine.MOST_SCORES_AT_ONCE", 2000)
         pieces = composed(**batch, output_voices=True)
+        silent = composed(**batch)
+    assert silent.voice_log_probs is None
+    torch.testing.assert_close(silent.logits, whole.logits)
     for name in ("logits", "log_partition", "voice_log_probs"):
         torch.testing.assert_close(getattr(whole, name), getattr(pieces, name))
     assert whole.voice_log_probs.shape == (3, *whole.logits.shape)
