@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from counterpoint import ComposedCache, ComposedModel
-from counterpoint.composition.cache import rows_of
+from counterpoint.composition.cache import STEP, appended, rows_of
 from counterpoint.errors import ContextError
 from worlds import save_adapter, save_model
 
@@ -161,3 +161,22 @@ def test_another_models_cache_is_refused(model: ComposedModel) -> None:
     with pytest.raises(ContextError) as caught:
         model(torch.tensor([[5]]), past_key_values=DynamicCache())  # type: ignore[arg-type]
     assert str(caught.value) == "a composed model keeps its own cache (new_cache()), not a DynamicCache"
+
+
+@pytest.mark.parametrize("heads", [1, 3])
+def test_a_growing_layer_holds_what_concatenation_would(heads: int) -> None:
+    """Through growth within its room and beyond it, cropping, and a choice of rows."""
+    past, expected = torch.tensor([]), torch.zeros(2, heads, 0, 4)
+    for time in (5, 1, STEP - 6, 1, 2 * STEP, 1):
+        new = torch.randn(2, heads, time, 4)
+        past, expected = appended(past, new), torch.cat([expected, new], dim=2)
+        assert torch.equal(past, expected)
+        past, expected = past[:, :, : past.shape[2] - time // 4], expected[:, :, : expected.shape[2] - time // 4]
+    rows = torch.tensor([1, 0, 1])
+    new = torch.randn(3, heads, 2, 4)
+    assert torch.equal(appended(past.index_select(0, rows), new), torch.cat([expected[rows], new], dim=2))
+
+
+def test_a_growing_layer_is_written_in_place() -> None:
+    past = appended(None, torch.randn(2, 3, 5, 4))
+    assert appended(past, torch.randn(2, 3, 1, 4)).data_ptr() == past.data_ptr()

@@ -9,10 +9,10 @@ from typing import cast
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformers import Cache, DynamicCache, PreTrainedModel
+from transformers import Cache, PreTrainedModel
 
 from counterpoint.composition.adapters import Adapter
-from counterpoint.composition.cache import ComposedCache
+from counterpoint.composition.cache import ComposedCache, growing_cache
 from counterpoint.composition.few_rows import speed_up_few_rows
 from counterpoint.composition.rows import RowAdapters
 from counterpoint.errors import ContextError
@@ -66,7 +66,7 @@ class Backbone(nn.Module):
 
     def new_cache(self) -> Cache:
         """An empty cache for this backbone's rows."""
-        return DynamicCache(config=self.model.config)
+        return growing_cache(self.model.config)
 
     def forward(
         self,
