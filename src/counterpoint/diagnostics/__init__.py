@@ -1,0 +1,1 @@
+"""Will the components interfere? Label-free measures, probing a recipe with prompts, and the report."""
