@@ -29,6 +29,10 @@ class NumericsError(CounterpointError):
     """A model returned NaN, or a rule has no defined answer for the weights given."""
 
 
+class StudyError(CounterpointError):
+    """A study's cell failed, its folder holds something else, or what it needs is not installed."""
+
+
 def one_line(error: object) -> str:
     """The first line of an error (or message) that says something, else its type."""
     lines = [line.strip() for line in str(error).splitlines()]
