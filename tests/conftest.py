@@ -10,8 +10,12 @@ import torch
 from jaxtyping import install_import_hook
 from transformers.utils import logging
 
-SHAPED = ["adapters", "backbone", "cache", "combine", "evidence", "model", "rows", "rules"]
-install_import_hook([f"counterpoint.composition.{name}" for name in SHAPED], "beartype.beartype")
+SHAPED = [
+    *(f"composition.{name}" for name in ("adapters", "backbone", "bins", "budgets", "cache", "combine", "evidence")),
+    *(f"composition.{name}" for name in ("continuations", "model", "rows", "rules")),
+    *(f"diagnostics.{name}" for name in ("measures",)),
+]
+install_import_hook([f"counterpoint.{module}" for module in SHAPED], "beartype.beartype")
 logging.disable_progress_bar()
 torch.set_num_threads(1)  # the models are tiny; more threads only wait for each other
 

@@ -49,7 +49,7 @@ def read_recipe(path: str | None, composing: Composing) -> Recipe:
         from counterpoint.composition.recipe import Recipe
     recipe = Recipe.read(path if path is not None else given)
     if composing.rule is not None:
-        recipe = Recipe.read({**recipe.as_dict(), "rule": composing.rule})
+        recipe = recipe.with_rule(composing.rule, **composing.rule_options())
     return recipe.with_weights(weights)
 
 

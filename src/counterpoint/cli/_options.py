@@ -30,7 +30,13 @@ class Composing:
         list[str] | None,
         _option("--weight", IN_FILE, "Another weight for a component, as in math=0.5. Repeatable.", "NAME=NUMBER"),
     ] = None
-    rule: Annotated[str | None, _option("--rule", IN_FILE, "Another rule, such as product or mixture.", "NAME")] = None
+    rule: Annotated[
+        str | None, _option("--rule", IN_FILE, "Another rule: product, mixture, raking or projective.", "NAME")
+    ] = None
+    rule_option: Annotated[
+        list[str] | None,
+        _option("--rule-option", IN_FILE, "A setting of that rule, as in bins=16. Repeatable.", "NAME=NUMBER"),
+    ] = None
     base: Annotated[
         str | None, _option("--base", WITHOUT_FILE, "The base model: embedded name, folder or hub id.", "MODEL")
     ] = None
@@ -69,15 +75,13 @@ class Composing:
 
     def weights(self) -> dict[str, float]:
         """The weights of --weight, by component."""
-        found = {}
-        for name, value in pairs("--weight", self.weight, "math=0.5"):
-            try:
-                found[name] = float(value)
-            except ValueError:
-                raise UsageError(
-                    f"--weight {name}={value}: {value!r} is not a number; write it as in --weight math=0.5"
-                ) from None
-        return found
+        return _numbers("--weight", self.weight, "math=0.5")
+
+    def rule_options(self) -> dict[str, float]:
+        """The settings of --rule-option, by name."""
+        if self.rule_option and self.rule is None:
+            raise UsageError("--rule-option goes with --rule NAME; a recipe file has its own rule_options")
+        return _numbers("--rule-option", self.rule_option, "bins=16")
 
 
 @dataclass(frozen=True)
@@ -159,6 +163,19 @@ def pairs(option: str, values: list[str] | None, example: str) -> list[tuple[str
         if not (name.strip() and sign and value):
             raise UsageError(f"{option} {text}: write it as in {option} {example}")
         found.append((name.strip(), value))
+    return found
+
+
+def _numbers(option: str, values: list[str] | None, example: str) -> dict[str, float]:
+    """NAME=NUMBER, split and read; UsageError where one is not of that form."""
+    found = {}
+    for name, value in pairs(option, values, example):
+        try:
+            found[name] = float(value)
+        except ValueError:
+            raise UsageError(
+                f"{option} {name}={value}: {value!r} is not a number; write it as in {option} {example}"
+            ) from None
     return found
 
 

@@ -24,16 +24,18 @@ class Evidence:
         log_base: log p_b, shape (*position, vocab); -log(vocab) everywhere where there is no base.
         log_probs: log p_i, shape (component, *position, vocab).
         log_refs: log p_ref(i), what each component is measured against, same shape.
+        against_base: every component is measured against the base.
     """
 
     log_base: Float[Tensor, "*position vocab"]
     log_probs: Float[Tensor, "component *position vocab"]
     log_refs: Float[Tensor, "component *position vocab"]
+    against_base: bool = False
 
     @property
     def log_ratios(self) -> Float[Tensor, "component *position vocab"]:
         """r_i = log p_i - log p_ref(i). Where p_ref(v) = 0, r_i(v) = 0: the product keeps to the base's support."""
-        return torch.nan_to_num(self.log_probs - self.log_refs, nan=0.0, posinf=0.0, neginf=NEVER)
+        return ratios(self.log_probs, self.log_refs)
 
 
 def gather_evidence(
@@ -50,8 +52,28 @@ def gather_evidence(
     log_base = uniform if base is None else log_voices[base]
     log_probs = log_voices if base is None else log_voices[1:]
     if all(ref == base for ref in refs):  # the usual case, without a copy
-        return Evidence(log_base, log_probs, log_base.expand(log_probs.shape))
+        return Evidence(log_base, log_probs, log_base.expand(log_probs.shape), against_base=True)
     return Evidence(log_base, log_probs, torch.stack([uniform if ref is None else log_voices[ref] for ref in refs]))
+
+
+def tilted(evidence: Evidence, weights: Float[Tensor, " component"]) -> Float[Tensor, "component *position vocab"]:
+    """log q_i: what each component makes of the base alone, with its own weight, q_i ∝ p_b exp(w_i r_i).
+
+    With weight 1, measured against the base, q_i = p_i. The product of any recipe is p_b Π (q_i / p_b), normalised, so
+    whatever is said of components with weight 1 (the rules that repair, the measures) holds for any weights through q.
+    """
+    plain = evidence.against_base and bool((weights == 1).all())
+    if plain and not (weights.requires_grad and torch.is_grad_enabled()):
+        return evidence.log_probs
+    shape = (-1, *[1] * (evidence.log_probs.dim() - 1))
+    return (evidence.log_base + weights.view(shape) * evidence.log_ratios).log_softmax(-1)
+
+
+def ratios(
+    log_probs: Float[Tensor, "*any vocab"], log_refs: Float[Tensor, "*fewer vocab"]
+) -> Float[Tensor, "*any vocab"]:
+    """log p_i - log p_ref, finite everywhere: 0 where p_ref(v) = 0, `NEVER` where only p_i(v) = 0."""
+    return torch.nan_to_num(log_probs - log_refs, nan=0.0, posinf=0.0, neginf=NEVER)
 
 
 def log_probabilities(

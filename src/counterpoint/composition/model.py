@@ -32,7 +32,6 @@ from counterpoint.composition.configuration import ComposedConfig
 from counterpoint.composition.contexts import Messages, Openings, encode_one, own_blocks_masked
 from counterpoint.composition.plan import plan
 from counterpoint.composition.recipe import Recipe, nearest
-from counterpoint.composition.rules import RULES
 from counterpoint.composition.vocabulary import check_known
 from counterpoint.errors import ContextError, RecipeError
 
@@ -45,10 +44,13 @@ class ComposedOutput(CausalLMOutputWithPast):
         log_partition: log Z of the rule at each position, (batch, time).
         voice_log_probs: on request (`output_voices=True`), the log-probabilities of all voices in the order of
             `ComposedModel.voice_names`, the base first: (voice, batch, time, vocab).
+        notes: what the rule and the budgets say of each position, such as raking's `residual` (batch, time); empty for
+            the product.
     """
 
     log_partition: Tensor | None = None
     voice_log_probs: Tensor | None = None
+    notes: dict[str, Tensor] | None = None
 
 
 class ComposedModel(PreTrainedModel, GenerationMixin):
@@ -160,17 +162,20 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
 
     @property
     def rule(self) -> str:
-        """The name of the rule; assign another to change it."""
+        """The name of the rule; assign another to change it, or use `set_rule` to give it options."""
         return self._recipe.rule
 
     @rule.setter
     def rule(self, name: str) -> None:
-        if name not in RULES:
-            raise RecipeError(f"unknown rule {name!r}{nearest(name, RULES, 'the rules are')}")
-        changed = self.recipe.model_copy(update={"rule": name})
-        if objection := changed.objection():
-            raise RecipeError(objection)
-        self._recipe = changed
+        self.set_rule(name)
+
+    def set_rule(self, name: str, **options: int | float) -> None:
+        """Change the rule from now on, with options of its own, as in `set_rule("raking", bins=16)`.
+
+        Raises:
+            RecipeError: no such rule or option, or the rule does not take the weights.
+        """
+        self._recipe = self.recipe.with_rule(name, **options)
 
     def set_weight(self, component: str, weight: float) -> None:
         """Change one component's weight from now on.
@@ -275,6 +280,7 @@ class ComposedModel(PreTrainedModel, GenerationMixin):
             cache=cache,
             log_partition=both.log_partition,
             voice_log_probs=both.voices,
+            notes=dict(both.notes),
         )
         return output.to_tuple() if return_dict is False else output
 

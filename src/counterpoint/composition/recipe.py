@@ -32,6 +32,7 @@ def _no_truth_value(value: Any) -> Any:
 
 
 Number = Annotated[float, BeforeValidator(_no_truth_value)]
+Budget = Annotated[Number, Field(ge=0, le=LARGEST)]
 
 
 class _Strict(BaseModel):
@@ -86,7 +87,10 @@ class Recipe(_Strict):
         base: p_b, the shared background; a model name or a `Voice`; None composes the components alone.
         components: name -> `Component`, in order.
         rule: how next-token distributions combine; see `counterpoint.composition.rules`.
+        rule_options: settings of that rule, such as `{bins: 16}` for raking; those left out have their defaults.
         plausibility: off by default, as in the paper; a number is short for `{alpha: number, of: any}`.
+        budgets: voice -> nats: the composed distribution p stays within KL(p‖p_voice) ≤ so many nats at every token;
+            the nearest such distribution is taken.
         context_format: `chat` puts contexts through the tokenizer's chat template as system prompts, `raw` puts
             them before the prompt as they are; by default `chat` where the tokenizer has a template.
     """
@@ -94,7 +98,9 @@ class Recipe(_Strict):
     base: Voice | None = None
     components: dict[str, Component] = Field(min_length=1)
     rule: str = "product"
+    rule_options: dict[str, Annotated[int | float, BeforeValidator(_no_truth_value)]] = Field(default_factory=dict)
     plausibility: Plausibility | None = None
+    budgets: dict[str, Budget] = Field(default_factory=dict)
     context_format: Literal["chat", "raw"] | None = None
 
     @field_validator("base", mode="before")
@@ -117,14 +123,18 @@ class Recipe(_Strict):
         return value
 
     def objection(self) -> str | None:
-        """What the rule has against the weights, in words, or None."""
-        from counterpoint.composition.rules import OBJECTIONS
+        """What the rule has against its options or the weights, in words, or None."""
+        from counterpoint.composition.rules import OBJECTIONS, OPTIONS
 
+        try:
+            OPTIONS[self.rule].model_validate(self.rule_options)
+        except ValidationError as error:
+            return "\n".join(_option_line(self.rule, OPTIONS[self.rule], problem) for problem in _problems(error))
         ask = OBJECTIONS.get(self.rule)
         return None if ask is None else ask([component.weight for component in self.components.values()])
 
     @model_validator(mode="after")
-    def _rule_takes_the_weights(self) -> Recipe:
+    def _rule_agrees(self) -> Recipe:
         if objection := self.objection():
             raise ValueError(objection)
         return self
@@ -149,6 +159,8 @@ class Recipe(_Strict):
             self._check_reference(name)
         if self.plausibility is not None and self.plausibility.of != ANY:
             self._check_voice(self.plausibility.of, "plausibility.of", extra=ANY)
+        for name in self.budgets:
+            self._check_voice(name, f"budgets.{name}")
         return self
 
     def _check_reference(self, name: str) -> None:
@@ -166,8 +178,8 @@ class Recipe(_Strict):
                 )
             seen.append(reference)
 
-    def _check_voice(self, voice: str, where: str, extra: str) -> None:
-        known = [*self.voices, extra]
+    def _check_voice(self, voice: str, where: str, extra: str | None = None) -> None:
+        known = [*self.voices, *([] if extra is None else [extra])]
         if voice not in known:
             what = "the recipe has no base" if voice == BASE else f"no component is called {voice!r}"
             raise ValueError(f"{where}: {what}{nearest(voice, known, 'name one of')}")
@@ -230,6 +242,21 @@ class Recipe(_Strict):
             raise RecipeError(objection)
         return copy
 
+    @property
+    def all_rule_options(self) -> dict[str, Any]:
+        """Every option of the rule, defaults filled in, as the rule takes them."""
+        from counterpoint.composition.rules import OPTIONS
+
+        return OPTIONS[self.rule].model_validate(self.rule_options).model_dump()
+
+    def with_rule(self, rule: str, **options: int | float) -> Recipe:
+        """A copy with another rule and its options; options of the rule it had are left behind, even of the same rule.
+
+        Raises:
+            RecipeError: no such rule or option, or the rule does not take the weights.
+        """
+        return self._validated({**self.as_dict(), "rule": rule, "rule_options": options}, "recipe")
+
     def as_dict(self) -> dict[str, Any]:
         """The recipe as plain data, defaults left out, in the form a recipe file has."""
         data = self.model_dump(exclude_defaults=True)
@@ -275,6 +302,7 @@ _MAPPINGS = {
 _EXPECTED = {
     "float_type": "must be a number",
     "float_parsing": "must be a number",
+    "int_from_float": "must be a whole number",
     "string_type": "must be text (in quotes, if it looks like something else)",
     "bool_type": "must be true or false",
     "bool_parsing": "must be true or false",
@@ -287,11 +315,26 @@ _EXPECTED = {
 
 def _in_words(error: ValidationError) -> list[str]:
     """One line for each thing that pydantic finds wrong: where, what, and how to mend it."""
+    return list(dict.fromkeys(_line(problem) for problem in _problems(error)))
+
+
+def _problems(error: ValidationError) -> list[Any]:
+    """What pydantic finds wrong, unknown keys first, without what is missing only because its key is misspelt."""
     problems = error.errors(include_url=False)
     unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
     misspelt = [problem["loc"][:-1] for problem in unknown]
     others = [p for p in problems if p not in unknown and not (p["type"] == "missing" and p["loc"][:-1] in misspelt)]
-    return list(dict.fromkeys(_line(problem) for problem in [*unknown, *others]))
+    return [*unknown, *others]
+
+
+def _option_line(rule: str, options: type[BaseModel], problem: Any) -> str:
+    where, kind, given = f"rule_options.{problem['loc'][-1]}", problem["type"], problem["input"]
+    if kind == "extra_forbidden":
+        known = options.model_fields
+        others = f"rule {rule} takes" if known else f"rule {rule} takes no options"
+        return f"{where}: unknown key{nearest(problem['loc'][-1], known, others)}"
+    expected = _EXPECTED[kind].format(**problem.get("ctx", {})) if kind in _EXPECTED else problem["msg"]
+    return f"{where}: {expected}, not {_shown(given)}"
 
 
 def _line(problem: Any) -> str:
