@@ -94,7 +94,9 @@ def test_what_is_not_said_has_the_documented_default(file: Path) -> None:
             }
         },
         "rule": "product",
+        "rule_options": {},
         "plausibility": None,
+        "budgets": {},
         "context_format": None,
     }
 

@@ -23,13 +23,21 @@ class ResultsFile:
         prompts: all prompts of the run, by index.
         settings: what every result of this run has in common; a result of another run is refused.
         overwrite: forget what is there.
+        verb: whose results these are, for messages.
 
     Raises:
         CounterpointError: the file holds something else, or results of another recipe, settings or prompts.
     """
 
-    def __init__(self, path: Path, prompts: Sequence[Prompt], settings: Mapping[str, Any], overwrite: bool) -> None:
-        self.path, self._settings = path, dict(settings)
+    def __init__(
+        self,
+        path: Path,
+        prompts: Sequence[Prompt],
+        settings: Mapping[str, Any],
+        overwrite: bool,
+        verb: str = "generate",
+    ) -> None:
+        self.path, self._settings, self._verb = path, dict(settings), verb
         if path.is_dir() or not path.parent.is_dir():
             raise CounterpointError(
                 f"{path}: {'is a folder' if path.is_dir() else 'its folder does not exist'}; name a file"
@@ -41,7 +49,7 @@ class ResultsFile:
         for index, line in enumerate(lines):
             self._check(index, line, prompts)
         if torn and not torn.startswith(START) and not START.startswith(torn):
-            raise self._refused(f"line {len(lines) + 1} is not a result of `counterpoint generate`")
+            raise self._refused(f"line {len(lines) + 1} is not a result of `counterpoint {self._verb}`")
         self._file = path.open("r+b" if path.exists() else "wb")
         self._file.truncate(len(content) - len(torn))
         self._file.seek(0, 2)
@@ -67,7 +75,7 @@ class ResultsFile:
                 raise ValueError
             there = {key: found[key] for key in self._settings}
         except (ValueError, KeyError, TypeError):
-            raise self._refused(f"line {index + 1} is not a result of `counterpoint generate`") from None
+            raise self._refused(f"line {index + 1} is not a result of `counterpoint {self._verb}`") from None
         if index >= len(prompts) or found.get("prompt") != prompts[index]:
             raise self._refused(f"line {index + 1} answers another prompt")
         for key, value in _flat(self._settings).items():
