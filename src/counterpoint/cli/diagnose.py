@@ -57,6 +57,7 @@ def diagnose(
         float, typer.Option(rich_help_panel=PROBING, help="Of drawing the continuations; 0 is greedy.")
     ] = 1.0,
     seed: Annotated[int, typer.Option(rich_help_panel=PROBING, help="Where drawing begins.")] = 0,
+    batch_size: Annotated[int, typer.Option(rich_help_panel=PROBING, help="Texts continued at once.")] = 8,
     limit: Annotated[
         int | None, typer.Option(rich_help_panel=PROBING, help="Only so many prompts, from the first on.")
     ] = None,
@@ -89,7 +90,7 @@ def diagnose(
     A run that was stopped goes on where it was when the same command is run again.
     """
     recipe, prompts = arguments(composing, [recipe, prompts], ["RECIPE", "PROMPTS"])
-    _check(max_new_tokens, temperature, seed, limit)
+    _check(max_new_tokens, temperature, seed, batch_size, limit)
     if prompts is None:
         raise UsageError("no prompts: name a file of JSON lines after the recipe")
     examples = _examples(prompts, continuations, limit)
@@ -102,6 +103,7 @@ def diagnose(
             "continuations": continuations.value,
             "max_new_tokens": max_new_tokens,
             "temperature": temperature,
+            "batch_size": batch_size,
             "dtype": loading.dtype,
             "device": loading.device,
         },
@@ -113,7 +115,8 @@ def diagnose(
     folder.mkdir(parents=True, exist_ok=True)
     asked = [task["prompt"] for task in tasks]
     with ResultsFile(folder / "texts.jsonl", asked, settings, overwrite, "diagnose") as file:
-        device = _probe(file, tasks, composed, loading, max_new_tokens, temperature, seed)
+        probing = {"max_new_tokens": max_new_tokens, "temperature": temperature, "seed": seed, "batch_size": batch_size}
+        device = _probe(file, tasks, composed, loading, probing)
     with busy("Summing up"):
         diagnosis = _sum_up(folder, tasks, composed, {**settings, "prompts": prompts, "device": device})
     if json:
@@ -122,13 +125,15 @@ def diagnose(
         _print(diagnosis, folder)
 
 
-def _check(max_new_tokens: int, temperature: float, seed: int, limit: int | None) -> None:
+def _check(max_new_tokens: int, temperature: float, seed: int, batch_size: int, limit: int | None) -> None:
     if max_new_tokens < 1:
         raise UsageError(f"nothing to measure: --max-new-tokens is {max_new_tokens}; use 1 or more")
     if not 0 <= temperature < float("inf"):
         raise UsageError(f"--temperature {temperature:g}: use a number above 0, or 0 for greedy")
     if not 0 <= seed < 2**62:
         raise UsageError(f"--seed {seed}: use a whole number from 0 to 2**62 - 1")
+    if batch_size < 1:
+        raise UsageError(f"--batch-size {batch_size}: use 1 or more")
     if limit is not None and limit < 1:
         raise UsageError(f"--limit {limit}: use 1 or more")
 
@@ -162,9 +167,7 @@ def _probe(
     tasks: list[dict[str, Any]],
     recipe: "Recipe",
     loading: Loading,
-    max_new_tokens: int,
-    temperature: float,
-    seed: int,
+    probing: dict[str, Any],
 ) -> str | None:
     """Measure what is not measured yet; gives the device, None where nothing was left to do."""
     total = len(tasks)
@@ -177,8 +180,7 @@ def _probe(
         wanted = [Task(**task) for task in tasks]
         _check_prompts(model, wanted)
         with _progress(file.done, total) as advance:
-            rest = wanted[file.done :]
-            for text in probe(model, rest, max_new_tokens=max_new_tokens, temperature=temperature, seed=seed):
+            for text in probe(model, wanted, **probing, done=file.done):
                 file.add(file.done, text.model_dump(exclude={"index"}))
                 advance()
     except KeyboardInterrupt:

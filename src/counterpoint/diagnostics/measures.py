@@ -11,7 +11,7 @@ each component, O(V) for each pair.
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -46,11 +46,6 @@ class Measures:
     gap: Float[Tensor, "component *position"]
     bin_distance: Float[Tensor, "component *position"]
     orphan: Bool[Tensor, "*position"]
-
-    @classmethod
-    def joined(cls, parts: list[Measures], dim: int = -1) -> Measures:
-        """Several pieces of the positions as one."""
-        return cls(**{f.name: torch.cat([getattr(part, f.name) for part in parts], dim) for f in fields(cls)})
 
 
 def measure(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import torch
@@ -41,7 +41,14 @@ class Task:
 
 @torch.inference_mode()
 def probe(
-    model: ComposedModel, tasks: Sequence[Task], *, max_new_tokens: int = 64, temperature: float = 1.0, seed: int = 0
+    model: ComposedModel,
+    tasks: Sequence[Task],
+    *,
+    max_new_tokens: int = 64,
+    temperature: float = 1.0,
+    seed: int = 0,
+    batch_size: int = 1,
+    done: int = 0,
 ) -> Iterator[Text]:
     """One record for each task, in order. Each token is measured in the forward that it is drawn from.
 
@@ -51,72 +58,84 @@ def probe(
         max_new_tokens: a continuation ends there at the latest; given answers are cut there.
         temperature: of drawing from the voice that continues; 0 is greedy.
         seed: every text is drawn with a generator of its own, so it does not depend on those before it.
+        batch_size: texts that are generated at once; given answers are followed one by one.
+        done: leave out so many tasks; batches begin at multiples of `batch_size` all the same.
 
     Raises:
         CounterpointError: a prompt or an answer does not fit the recipe, see `ComposedModel.encode`.
     """
-    for task in tasks:
-        record = _Record(model)
-        if task.voice == GIVEN:
-            ids, labels = encode_with_answer(model, task.prompt, task.answer or "")
-            start = int((labels[0] < 0).sum())
-            _follow(model, record, ids[:, :start], ids[:, start : start + max_new_tokens])
-        else:
-            generator = torch.Generator().manual_seed(seed + 1_000_003 * task.index)
-            _speak(
-                model,
-                record,
-                model.encode(task.prompt)["input_ids"],
-                task.voice,
-                max_new_tokens,
-                temperature,
-                generator,
-            )
-        yield record.text(task)
+    for first in range(done - done % batch_size, len(tasks), batch_size):
+        batch = tasks[first : first + batch_size]
+        given = [number for number, task in enumerate(batch) if task.voice == GIVEN]
+        spoken = [number for number, task in enumerate(batch) if task.voice != GIVEN]
+        records = {number: _follow(model, batch[number], max_new_tokens) for number in given if first + number >= done}
+        if spoken:
+            said = _speak(model, [batch[number] for number in spoken], max_new_tokens, temperature, seed)
+            records |= dict(zip(spoken, said, strict=True))
+        yield from (records[n].text(model, task) for n, task in enumerate(batch) if first + n >= done)
 
 
-def _follow(model: ComposedModel, record: _Record, prompt: Tensor, answer: Int[Tensor, "1 time"]) -> None:
+def _follow(model: ComposedModel, task: Task, max_new_tokens: int) -> _Record:
     """Measure every token of an answer that is given."""
-    cache = model.new_cache()
-    output = _forward(model, prompt, cache, last=1)
+    ids, labels = encode_with_answer(model, task.prompt, task.answer or "")
+    start = int((labels[0] < 0).sum())
+    prompt, answer = ids[:, :start], ids[:, start : start + max_new_tokens]
+    cache, record = model.new_cache(), _Record()
+    output = _forward(model, prompt, None, cache, last=1)
     for piece in answer.split(CHUNK, dim=1):
-        record.add(output, piece[:, :1])
-        output = _forward(model, piece, cache, last=piece.shape[1])
+        _add([record], _measured(model, output, piece[:, :1]))
+        output = _forward(model, piece, None, cache, last=piece.shape[1])
         if piece.shape[1] > 1:
-            record.add(_positions(output, slice(None, -1)), piece[:, 1:])
+            _add([record], _measured(model, _positions(output, slice(None, -1)), piece[:, 1:]))
         output = _positions(output, slice(-1, None))
+    return record
 
 
 def _speak(
-    model: ComposedModel,
-    record: _Record,
-    prompt: Tensor,
-    voice: str,
-    max_new_tokens: int,
-    temperature: float,
-    generator: torch.Generator,
-) -> None:
-    """Let one voice, or the composed model, continue, and measure every token."""
+    model: ComposedModel, tasks: Sequence[Task], max_new_tokens: int, temperature: float, seed: int
+) -> list[_Record]:
+    """Let each task's voice, or the composed model, continue, and measure every token."""
     ends = model.generation_config.eos_token_id
     ends = ends if isinstance(ends, list) else [ends]
-    cache, tokens = model.new_cache(), prompt
+    generators = [torch.Generator().manual_seed(seed + 1_000_003 * task.index) for task in tasks]
+    records, running = [_Record() for _ in tasks], list(range(len(tasks)))
+    prompts: Any = [task.prompt for task in tasks]
+    encoded = model.encode(prompts)
+    tokens: Tensor = encoded["input_ids"]
+    mask: Tensor = encoded["attention_mask"]
+    cache = model.new_cache()
     for _ in range(max_new_tokens):
-        output = _forward(model, tokens, cache, last=1)
-        assert output.logits is not None
-        assert output.voice_log_probs is not None
-        speaks = output.logits if voice == COMPOSED else output.voice_log_probs[model.voice_names.index(voice)]
-        if temperature == 0:
-            tokens = speaks[:, -1].argmax(-1, keepdim=True)
-        else:
-            law = (speaks[:, -1] / temperature).softmax(-1).cpu()
-            tokens = torch.multinomial(law, 1, generator=generator).to(prompt.device)
-        record.add(output, tokens)
-        if tokens.item() in ends:
-            return
+        output = _forward(model, tokens, mask, cache, last=1)
+        tokens = tokens.new_zeros(len(tasks), 1)
+        for row in running:
+            log_law = _law(model, output, tasks[row].voice, row)
+            if temperature == 0:
+                tokens[row] = log_law.argmax()
+            else:
+                law = (log_law / temperature).softmax(-1).cpu()
+                tokens[row] = torch.multinomial(law, 1, generator=generators[row]).to(tokens.device)
+        _add(records, _measured(model, output, tokens), running)
+        running = [row for row in running if tokens[row].item() not in ends]
+        if not running:
+            break
+        spoken = torch.zeros_like(tokens)
+        spoken[running] = 1
+        mask = torch.cat([mask, spoken], 1)
+    return records
 
 
-def _forward(model: ComposedModel, tokens: Tensor, cache: Any, last: int) -> ComposedOutput:
-    output: Any = model(tokens, cache=cache, use_cache=True, logits_to_keep=last, output_voices=True)
+def _law(model: ComposedModel, output: ComposedOutput, voice: str, row: int) -> Float[Tensor, " vocab"]:
+    assert output.logits is not None
+    assert output.voice_log_probs is not None
+    if voice == COMPOSED:
+        return output.logits[row, -1]
+    return output.voice_log_probs[model.voice_names.index(voice), row, -1]
+
+
+def _forward(model: ComposedModel, tokens: Tensor, mask: Tensor | None, cache: Any, last: int) -> ComposedOutput:
+    output: Any = model(
+        tokens, attention_mask=mask, cache=cache, use_cache=True, logits_to_keep=last, output_voices=True
+    )
     return output
 
 
@@ -126,51 +145,60 @@ def _positions(output: ComposedOutput, which: slice) -> ComposedOutput:
     return ComposedOutput(logits=output.logits[:, which], voice_log_probs=output.voice_log_probs[:, :, which])
 
 
+@dataclass(frozen=True)
+class _Measured:
+    """The measures of some sequences at some positions, and what became of the tokens there; (..., batch, time)."""
+
+    measures: Measures
+    tokens: Tensor
+    log_probs: Tensor
+    base_log_probs: Tensor
+    moved: Tensor
+
+
+def _measured(model: ComposedModel, output: ComposedOutput, tokens: Int[Tensor, "batch time"]) -> _Measured:
+    log_hat, voices = output.logits, output.voice_log_probs
+    assert log_hat is not None
+    assert voices is not None
+    evidence = gather_evidence(voices, model.plan.base, model.plan.refs)
+    log_components = tilted(evidence, model.weights)
+    chosen = tokens.unsqueeze(-1)
+    of_base = evidence.log_base.gather(-1, chosen)
+    own = log_components.gather(-1, chosen.expand(len(log_components), *chosen.shape))
+    return _Measured(
+        measures=measure(evidence.log_base, log_components, log_hat),
+        tokens=tokens,
+        log_probs=log_hat.gather(-1, chosen)[..., 0],
+        base_log_probs=of_base[..., 0],
+        moved=ratios(own, of_base)[..., 0],
+    )
+
+
+def _add(records: Sequence[_Record], measured: _Measured, rows: Sequence[int] | None = None) -> None:
+    for row in range(len(records)) if rows is None else rows:
+        parts = {f.name: getattr(measured.measures, f.name)[..., row, :] for f in fields(Measures)}
+        others = {name: getattr(measured, name)[..., row, :] for name in ("log_probs", "base_log_probs", "moved")}
+        records[row].parts.append({**parts, **others})
+        records[row].tokens += measured.tokens[row].tolist()
+
+
 @dataclass
 class _Record:
-    """The measures of one text as it grows."""
+    """The measures of one text as it grows: pieces by name, time last."""
 
-    model: ComposedModel
-    measures: list[Measures] = field(default_factory=list)
+    parts: list[dict[str, Tensor]] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    log_probs: list[float] = field(default_factory=list)
-    base_log_probs: list[float] = field(default_factory=list)
-    moved: list[Tensor] = field(default_factory=list)
 
-    def add(self, output: ComposedOutput, tokens: Int[Tensor, "1 time"]) -> None:
-        """Measure the distributions that some tokens came from."""
-        log_hat, voices = output.logits, output.voice_log_probs
-        assert log_hat is not None
-        assert voices is not None
-        evidence = gather_evidence(voices[:, 0], self.model.plan.base, self.model.plan.refs)
-        log_components = tilted(evidence, self.model.weights)
-        self.measures.append(measure(evidence.log_base, log_components, log_hat[0]))
-        chosen = tokens.view(-1, 1)
-        of_base = evidence.log_base.gather(-1, chosen)
-        own = log_components.gather(-1, chosen.expand(len(log_components), -1, 1))
-        self.tokens += tokens[0].tolist()
-        self.log_probs += log_hat[0].gather(-1, chosen)[:, 0].tolist()
-        self.base_log_probs += of_base[:, 0].tolist()
-        self.moved.append(ratios(own, of_base)[..., 0])
-
-    def text(self, task: Task) -> Text:
-        found = Measures.joined(self.measures)
-        assert self.model.tokenizer is not None
+    def text(self, model: ComposedModel, task: Task) -> Text:
+        found = {name: torch.cat([part[name] for part in self.parts], -1) for name in self.parts[0]}
+        assert model.tokenizer is not None
         return Text(
             index=task.index,
-            prompt=[dict(message) for message in task.prompt] if not isinstance(task.prompt, str) else task.prompt,
+            prompt=task.prompt if isinstance(task.prompt, str) else [dict(message) for message in task.prompt],
             voice=task.voice,
-            tokens=pieces(self.model.tokenizer, self.tokens),
-            log_probs=_numbers(torch.tensor(self.log_probs)),
-            base_log_probs=_numbers(torch.tensor(self.base_log_probs)),
-            moved=_table(torch.cat(self.moved, -1)),
-            log_partition=_numbers(found.log_partition),
-            activity=_table(found.activity),
-            evidence=_table(found.evidence),
-            gap=_table(found.gap),
-            bin_distance=_table(found.bin_distance),
-            interference=_table(found.interference),
-            orphan=found.orphan.tolist(),
+            tokens=pieces(model.tokenizer, self.tokens),
+            orphan=found.pop("orphan").tolist(),
+            **{name: _rounded(values) for name, values in found.items()},
         )
 
 
@@ -185,10 +213,8 @@ def pieces(tokenizer: PreTrainedTokenizerBase, tokens: list[int]) -> list[str]:
     return found
 
 
-def _numbers(values: Float[Tensor, " time"]) -> list[float | None]:
-    """Rounded to 1e-4 nats; None for what is not finite or stands for it."""
-    return [round(v, 4) if abs(v) < 1e6 else None for v in values.tolist()]
-
-
-def _table(values: Float[Tensor, "row time"]) -> list[list[float | None]]:
-    return [_numbers(row) for row in values]
+def _rounded(values: Tensor) -> list[Any]:
+    """To 1e-4 nats; None for what is not finite, or stands for it."""
+    if values.dim() > 1:
+        return [_rounded(row) for row in values]
+    return [round(value, 4) if abs(value) < 1e6 else None for value in values.tolist()]
