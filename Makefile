@@ -57,5 +57,5 @@ $(BASE): pyproject.toml constraints.txt $(BIN)/python
 
 $(DEV): $(BASE)
 	@echo "Installing the development tools"
-	@$(PIP) -c constraints.txt -e '.[dev,eval]'
+	@$(PIP) -c constraints.txt -e '.[dev,eval,study]'
 	@touch $@
