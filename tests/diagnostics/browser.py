@@ -173,5 +173,7 @@ class Browser:
                 self.complaints.append(str(parameters["exceptionDetails"]))
             case "Runtime.consoleAPICalled" if parameters["type"] in ("error", "warning"):
                 self.complaints.append(str(parameters["args"]))
+            case "Page.javascriptDialogOpening":
+                self.complaints.append(f"dialog: {parameters['message']}")
             case "Log.entryAdded" if parameters["entry"]["level"] in ("error", "warning"):
                 self.complaints.append(str(parameters["entry"]["text"]))

@@ -10,13 +10,14 @@ from itertools import combinations
 from counterpoint.diagnostics.results import Along, Diagnosis, Estimate, OfComponent, Reason, Text, Verdict
 
 NOTHING = Estimate(mean=None, low=None, high=None)
-NAMES = ["pirate", "scientist", "haiku", "polite", *(f"skill-{n}" for n in range(5, 17))]
+NAMES = ["pirate", "scientist", "haiku", "polite", *(f"skill-{n}" for n in range(5, 33))]
 PROSE = (
     "Arr, the tide be a patient teacher, and she teaches by the pull of the moon upon the water. Twice a day the sea "
     "comes in, me hearty, because gravity is stronger on the near side than on the far. The hypothesis is simple;\n"
     "the evidence is every wet plank in the harbour. So mark the hour, measure the height, and ye shall have data!\n"
 )
 HOSTILE = (
+    "</script><script>alert(1)</script>",
     "</script><script>document.title='owned'</script>",
     "<!--<script>",
     "]]>",
@@ -31,6 +32,7 @@ HOSTILE = (
     "&lt;b&gt;&amp;\"'`${title}$style",
     "שלום مرحبا",
     "\ufeff",
+    "\ud800 \udfff",
 )
 
 
@@ -194,6 +196,43 @@ def undefined(components: int = 1, count: int = 1) -> tuple[Diagnosis, list[Text
         }
     )
     return empty, [text(n, components, 0) for n in range(count)]
+
+
+def hostile() -> tuple[Diagnosis, list[Text]]:
+    """`HOSTILE` wherever a model or a user may write; pydantic would refuse the lone surrogates."""
+    count = len(HOSTILE)
+    names = list(HOSTILE)
+    ordinary = diagnosis(count, count, count)
+    everything = " ".join(HOSTILE)
+    bad = ordinary.model_copy(
+        update={
+            "components": names,
+            "formula": everything,
+            "settings": {everything: everything, "rule": everything, "continuations": everything, "recipe": [names]},
+            "versions": {"counterpoint": everything},
+            "verdict": ordinary.verdict.model_copy(
+                update={
+                    "headline": everything,
+                    "reasons": [
+                        reason.model_copy(update={"text": everything, "measure": everything, "about": names})
+                        for reason in ordinary.verdict.reasons
+                    ],
+                }
+            ),
+            "by_component": dict(zip(names, ordinary.by_component.values(), strict=True)),
+            "along": ordinary.along.model_copy(
+                update={
+                    "gap": dict(zip(names, ordinary.along.gap.values(), strict=True)),
+                    "activity": dict(zip(names, ordinary.along.activity.values(), strict=True)),
+                }
+            ),
+        }
+    )
+    one = text(0, count, count).model_copy(update={"tokens": names, "prompt": everything, "voice": everything})
+    chat = text(1, count, count).model_copy(
+        update={"tokens": names, "prompt": [{"role": everything, "content": everything}], "voice": everything}
+    )
+    return bad, [one, chat]
 
 
 def _pieces(word: str) -> list[str]:

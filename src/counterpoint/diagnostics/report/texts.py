@@ -102,7 +102,7 @@ def _record(key: str, text: Text, gaps: Sequence[Number]) -> str:
     """A text as page.js reads it; log-probabilities and the like in thousandths of a nat."""
     defined = [(gap, at) for at, gap in enumerate(gaps) if gap is not None]
     gap, at = max(defined, key=lambda pair: pair[0], default=(None, 0))
-    sizes = [abs(value) for value in text.log_partition if value is not None]
+    sizes = [abs(value) for value in text.log_partition if value is not None and value == value]
     return embedded(
         {
             "key": key,
