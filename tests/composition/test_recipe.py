@@ -202,7 +202,7 @@ REFUSED: dict[str, tuple[str, str]] = {
     "unknown key": (f"{ONE}\nrules: product", "rules: unknown key; did you mean 'rule'?"),
     "unknown key, nothing near": (
         f"{ONE}\nzzz: 1",
-        "zzz: unknown key; the keys are base, components, rule, plausibility, context_format",
+        "zzz: unknown key; the keys are base, components, rule, rule_options, plausibility, budgets, context_format",
     ),
     "unknown key in the base": (f"base: {{modle: m}}\n{ONE}", "base.modle: unknown key; did you mean 'model'?"),
     "unknown key in a component": (
@@ -272,7 +272,7 @@ REFUSED: dict[str, tuple[str, str]] = {
         "base.temperature: nan is not a finite number",
     ),
     "unknown rule": (f"{ONE}\nrule: produkt", "rule: unknown rule 'produkt'; did you mean 'product'?"),
-    "unknown rule, nothing near": (f"{ONE}\nrule: zzz", "rule: unknown rule 'zzz'; the rules are mixture, product"),
+    "unknown rule, nothing near": (f"{ONE}\nrule: zzz", "rule: unknown rule 'zzz'; the rules are mixture, product, projective, raking"),
     "a rule of a number": (f"{ONE}\nrule: 3", f"rule: {TEXT}, not 3"),
     "relative to itself": (
         "components: {a: {model: m, relative_to: a}}",

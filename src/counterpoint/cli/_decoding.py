@@ -52,7 +52,12 @@ def check_prompts(model: ComposedModel, prompts: Sequence[Prompt]) -> None:
     """
     for index, prompt in enumerate(prompts):
         try:
-            model.encode(prompt)
+            length, room = model.encode(prompt)["input_ids"].shape[1], model.config.max_position_embeddings
+            if room is not None and length >= room:
+                raise ContextError(
+                    f"{length} tokens, and {room} fit into the model's window behind the contexts, an answer included; "
+                    "shorten the prompt or the contexts"
+                )
         except ContextError as error:
             where = f"prompt {index + 1}: " if len(prompts) > 1 else ""
             raise ContextError(f"{where}{error}") from None

@@ -36,7 +36,7 @@ def read_recipe(path: str | None, composing: Composing) -> Recipe:
         UsageError: no recipe is named, or nothing is there.
         RecipeError: what the recipe says cannot be.
     """
-    given, weights = composing.recipe(), composing.weights()
+    given, weights, rule_options = composing.recipe(), composing.weights(), composing.rule_options()
     if path is None and composing.base is None:
         raise UsageError(
             "no recipe: name a file or a saved folder, or compose without one: --base MODEL --context NAME=TEXT"
@@ -49,7 +49,7 @@ def read_recipe(path: str | None, composing: Composing) -> Recipe:
         from counterpoint.composition.recipe import Recipe
     recipe = Recipe.read(path if path is not None else given)
     if composing.rule is not None:
-        recipe = recipe.with_rule(composing.rule, **composing.rule_options())
+        recipe = recipe.with_rule(composing.rule, **rule_options)
     return recipe.with_weights(weights)
 
 

@@ -192,17 +192,18 @@ def _probe(
 
 def _check_prompts(model: "ComposedModel", tasks: list["Task"]) -> None:
     """Encode everything once, so that a bad prompt is found before hours of work and not after."""
+    from counterpoint.cli._decoding import check_prompts
     from counterpoint.composition.continuations import encode_with_answer
     from counterpoint.errors import ContextError
 
-    for task in tasks:
-        try:
-            if task.answer is None:
-                model.encode(task.prompt)
-            else:
+    first = {task.index: task for task in tasks}
+    check_prompts(model, [task.prompt for task in first.values()])
+    for task in first.values():
+        if task.answer is not None:
+            try:
                 encode_with_answer(model, task.prompt, task.answer)
-        except ContextError as error:
-            raise ContextError(f"prompt {task.index + 1}: {error}") from None
+            except ContextError as error:
+                raise ContextError(f"example {task.index + 1}: {error}") from None
 
 
 def _sum_up(folder: Path, tasks: list[dict[str, Any]], recipe: "Recipe", settings: dict[str, Any]) -> "Diagnosis":

@@ -55,7 +55,7 @@ def probe(
     Args:
         model: the composed model.
         tasks: what to measure.
-        max_new_tokens: a continuation ends there at the latest; given answers are cut there.
+        max_new_tokens: a continuation ends there at the latest, or where the window is full; given answers are cut.
         temperature: of drawing from the voice that continues; 0 is greedy.
         seed: every text is drawn with a generator of its own, so it does not depend on those before it.
         batch_size: texts that are generated at once; given answers are followed one by one.
@@ -103,8 +103,9 @@ def _speak(
     encoded = model.encode(prompts)
     tokens: Tensor = encoded["input_ids"]
     mask: Tensor = encoded["attention_mask"]
-    cache = model.new_cache()
-    for _ in range(max_new_tokens):
+    cache, room = model.new_cache(), model.config.max_position_embeddings
+    steps = max_new_tokens if room is None else min(max_new_tokens, room - int(mask.sum(1).max()) + 1)
+    for _ in range(steps):
         output = _forward(model, tokens, mask, cache, last=1)
         tokens = tokens.new_zeros(len(tasks), 1)
         for row in running:
