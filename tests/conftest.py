@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 SHAPED = [
     *(f"composition.{name}" for name in ("adapters", "backbone", "bins", "budgets", "cache", "combine", "evidence")),
-    *(f"composition.{name}" for name in ("continuations", "model", "rows", "rules")),
+    *(f"composition.{name}" for name in ("continuations", "fitting", "gathering", "model", "rows", "rules")),
     *(f"diagnostics.{name}" for name in ("measures",)),
 ]
 install_import_hook([f"counterpoint.{module}" for module in SHAPED], "beartype.beartype")

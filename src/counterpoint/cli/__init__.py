@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from counterpoint.cli import chat, explain, generate, save
+from counterpoint.cli import chat, diagnose, explain, fit, generate, save, study
 from counterpoint.cli._errors import Commands
 from counterpoint.cli._options import version
 
@@ -41,7 +41,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _verb in (generate.generate, chat.chat, explain.explain, save.save):
+for _verb in (generate.generate, chat.chat, diagnose.diagnose, explain.explain, fit.fit, save.save, study.study):
     app.command(no_args_is_help=True)(_verb)
 
 
