@@ -15,7 +15,7 @@ from counterpoint.cli._errors import UsageError
 from counterpoint.cli._grouped import grouped
 from counterpoint.cli._models import arguments, busy, load, read_recipe
 from counterpoint.cli._options import Composing, Loading, RecipeArgument, version
-from counterpoint.cli._prompts import EXAMPLE_FORMS, read_examples
+from counterpoint.cli._prompts import EXAMPLE_FORMS, Prompt, read_examples
 from counterpoint.cli._recipe_file import check_writable, write_recipe
 from counterpoint.errors import ContextError
 
@@ -91,7 +91,7 @@ def fit(
     target = None if out is None else Path(out).expanduser()
     if target is not None:
         check_writable(target, overwrite)
-    answered, left_out = _answered(str(data))
+    answered, numbers, left_out = _answered(str(data))
     composed = read_recipe(recipe, composing)
     with busy("Starting"):
         from counterpoint.composition.fitted import FitSettings, check_fittable, fit_to_answers, split
@@ -100,11 +100,15 @@ def fit(
     split(len(answered), held_out, seed)
     model = load(composed, loading)
     with _progress(len(answered)) as done:
-        report = fit_to_answers(model, answered, settings, done)
+        report = fit_to_answers(model, answered, settings, done, numbers)
     if target is not None:
         write_recipe(target, report.recipe, recipe, _comments(report, settings, str(data)), overwrite)
     if json:
-        typer.echo(jsonlib.dumps(_as_dict(report, settings, str(data), composed.digest(), loading), ensure_ascii=False))
+        typer.echo(
+            jsonlib.dumps(
+                _as_dict(report, settings, str(data), left_out, composed.digest(), loading), ensure_ascii=False
+            )
+        )
     else:
         _print(report, left_out)
     if target is not None:
@@ -124,13 +128,14 @@ def _check(held_out: float, l2: float, lower: float, upper: float, max_tokens: i
         raise UsageError(f"--seed {seed}: use a whole number from 0 to 2**63 - 1")
 
 
-def _answered(data: str) -> tuple[list[Any], int]:
-    """The examples with an answer, and how many lines have none."""
+def _answered(data: str) -> tuple[list[tuple[Prompt, str]], list[int], int]:
+    """The examples with an answer, which ones of the file they are, and how many have none."""
     examples = read_examples(data)
-    answered = [(example.prompt, example.answer) for example in examples if example.answer is not None]
+    answered = [(x.prompt, x.answer) for x in examples if x.answer is not None]
     if not answered:
         raise ContextError(f"{data}: no line has an answer to fit to; {EXAMPLE_FORMS}")
-    return answered, len(examples) - len(answered)
+    numbers = [number for number, x in enumerate(examples, 1) if x.answer is not None]
+    return answered, numbers, len(examples) - len(answered)
 
 
 def _print(report: "FitReport", left_out: int) -> None:
@@ -202,7 +207,9 @@ def _comments(report: "FitReport", settings: "FitSettings", data: str) -> list[s
     return lines
 
 
-def _as_dict(report: "FitReport", settings: "FitSettings", data: str, before: str, loading: Loading) -> dict[str, Any]:
+def _as_dict(
+    report: "FitReport", settings: "FitSettings", data: str, left_out: int, before: str, loading: Loading
+) -> dict[str, Any]:
     held = report.held_out
     figures: dict[str, Any] | None = None
     if held is not None:
@@ -224,6 +231,7 @@ def _as_dict(report: "FitReport", settings: "FitSettings", data: str, before: st
         "recipe": report.recipe.as_dict(),
         "digest": {"before": before, "after": report.recipe.digest()},
         "data": data,
+        "left_out": left_out,
         "settings": {**asdict(settings), "dtype": loading.dtype, "device": loading.device},
         "version": version(),
     }

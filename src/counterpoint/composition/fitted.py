@@ -136,6 +136,7 @@ def fit_to_answers(
     examples: Sequence[Answered],
     settings: FitSettings = FitSettings(),
     done: Callable[[], None] = lambda: None,
+    numbers: Sequence[int] | None = None,
 ) -> FitReport:
     """Fit a composed model's weights to examples with answers; the model itself is left as it is.
 
@@ -144,6 +145,7 @@ def fit_to_answers(
         examples: (prompt, answer) each.
         settings: see there.
         done: called once an example.
+        numbers: what messages call the examples; 1, 2, ... by default.
 
     Raises:
         CounterpointError: too few examples, an example that cannot be encoded (named), or see `check_fittable`.
@@ -151,12 +153,13 @@ def fit_to_answers(
     recipe = model.recipe
     fitted = check_fittable(recipe, settings)
     chosen, held_out = split(len(examples), settings.held_out, settings.seed)
-    encoded = [_encoded(model, number, *example) for number, example in enumerate(examples, 1)]
+    numbers = range(1, len(examples) + 1) if numbers is None else numbers
+    encoded = [_encoded(model, number, *example) for number, example in zip(numbers, examples, strict=True)]
     counts = [int((labels != IGNORED).sum()) for _, labels in encoded]
     total = sum(counts[i] for i in chosen)
     most = settings.max_tokens or default_tokens(model, len(fitted))
     tokens = spread([counts[i] for i in chosen], most, settings.seed)
-    cache = gather(model, [encoded[i] for i in chosen], tokens, fitted, done, [i + 1 for i in chosen])
+    cache = gather(model, [encoded[i] for i in chosen], tokens, fitted, done, [numbers[i] for i in chosen])
     data = (cache.log_base, cache.log_ratios, cache.target)
     before = torch.tensor([list(recipe.components.values())[i].weight for i in fitted], dtype=torch.float64)
     before = before.to(cache.log_base.device)
@@ -169,8 +172,8 @@ def fit_to_answers(
     judged = None
     if held_out:
         weights = torch.stack([before, torch.tensor(list(after.values())).to(before), torch.ones_like(before)])
-        numbers = [i + 1 for i in held_out]
-        judged = _judged(model, [encoded[i] for i in held_out], numbers, fitted, weights, settings.seed, done)
+        called = [numbers[i] for i in held_out]
+        judged = _judged(model, [encoded[i] for i in held_out], called, fitted, weights, settings.seed, done)
     remarks = [
         *_worth(judged),
         *_about_weights(components, fit, [names[i] for i in fitted]),
@@ -314,9 +317,9 @@ def _about_data(recipe: Recipe, chosen: Sequence[Answered], held_out: Sequence[A
     remarks = []
     kept = [word for word, value in (("plausibility", recipe.plausibility), ("budgets", recipe.budgets)) if value]
     if kept:
-        verb = "plays" if kept == ["plausibility"] else "play"
+        verb, them = ("plays", "it") if kept == ["plausibility"] else ("play", "them")
         remarks.append(
-            f"{_listed(kept).capitalize()} {verb} no part in the fit and its figures; the recipe keeps them."
+            f"{_listed(kept).capitalize()} {verb} no part in the fit and its figures; the recipe keeps {them}."
         )
     twice = sum(example in chosen for example in held_out)
     if twice:
