@@ -272,7 +272,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         "base.temperature: nan is not a finite number",
     ),
     "unknown rule": (f"{ONE}\nrule: produkt", "rule: unknown rule 'produkt'; did you mean 'product'?"),
-    "unknown rule, nothing near": (f"{ONE}\nrule: zzz", "rule: unknown rule 'zzz'; the rules are mixture, product, projective, raking"),
+    "unknown rule, nothing near": (
+        f"{ONE}\nrule: zzz",
+        "rule: unknown rule 'zzz'; the rules are mixture, product, projective, raking",
+    ),
     "a rule of a number": (f"{ONE}\nrule: 3", f"rule: {TEXT}, not 3"),
     "relative to itself": (
         "components: {a: {model: m, relative_to: a}}",

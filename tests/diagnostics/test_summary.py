@@ -7,7 +7,7 @@ import pytest
 
 from counterpoint.diagnostics.results import Text
 from counterpoint.diagnostics.summary import diagnose
-from counterpoint.diagnostics.verdict import BIN_DISTANCE, LOG_PARTITION
+from counterpoint.diagnostics.verdict import GAP, LOG_PARTITION
 
 COMPONENTS = ["pirate", "math"]
 
@@ -67,10 +67,10 @@ def test_a_components_figures_are_taken_where_it_is_active() -> None:
     )
     pirate, math = found.by_component["pirate"], found.by_component["math"]
     assert pirate.active_share.mean == 0.5
-    assert pirate.gap.mean == 1.0
+    assert pirate.gap.mean == 5.0  # everywhere, active or not
     assert pirate.bin_distance.mean == pytest.approx(0.2)
     assert pirate.retained_evidence.mean == pytest.approx(3.0 / 3.0)
-    assert (math.gap.mean, math.retained_evidence.mean) == (None, None)
+    assert (math.bin_distance.mean, math.retained_evidence.mean) == (None, None)
     assert (pirate.moved_share.mean, math.moved_share.mean) == (0.5, 0.25)
     assert (found.both_active_share.mean, found.orphan_share.mean) == (0.0, 0.25)
 
@@ -87,20 +87,20 @@ def test_curves_end_where_texts_end() -> None:
 @pytest.mark.parametrize(
     ("distance", "level", "words"),
     [
-        (BIN_DISTANCE.caution / 2, "clear", "Clear: every component that speaks is heard"),
-        ((BIN_DISTANCE.caution + BIN_DISTANCE.interference) / 2, "caution", "Caution: math is bent"),
-        (BIN_DISTANCE.interference + 0.1, "interference", "Interference: math is not itself"),
+        (GAP.caution / 2, "clear", "Clear: every component that speaks is heard"),
+        ((GAP.caution + GAP.interference) / 2, "caution", "Caution: math is bent"),
+        (GAP.interference + 0.1, "interference", "Interference: math is not itself"),
     ],
 )
 def test_the_verdict_is_that_of_the_worst_component(distance: float, level: str, words: str) -> None:
     found = summed(
-        text(0, bin_distance=[[0.0] * 4, [distance] * 4], evidence=[[1.0] * 4, [1.4] * 4]),
-        text(1, bin_distance=[[0.0] * 4, [distance] * 4], evidence=[[1.0] * 4, [1.4] * 4]),
+        text(0, gap=[[0.0] * 4, [distance] * 4], evidence=[[1.0] * 4, [1.4] * 4]),
+        text(1, gap=[[0.0] * 4, [distance] * 4], evidence=[[1.0] * 4, [1.4] * 4]),
     ).verdict
     assert found.level == level
     assert found.headline.startswith(words)
     worst = found.reasons[0]
-    assert (worst.measure, worst.about) == ("bin_distance", ["math"])
+    assert (worst.measure, worst.about) == ("gap", ["math"])
     assert "keeps 140% of its evidence (overshoot)" in worst.text
 
 

@@ -10,12 +10,16 @@ CELL = 1 / 64
 """Width in nats of the cells by which log-ratios are told apart."""
 REACH = 32.0
 """Log-ratios beyond ± so many nats count as these."""
-CELLS = int(2 * REACH / CELL) + 1
 
 
-def cells_of(ratios: Float[Tensor, "*any vocab"]) -> Int[Tensor, "*any vocab"]:
-    """The cell, 0 to `CELLS` - 1, of every log-ratio; equal ones share a cell."""
-    return ratios.clamp(-REACH, REACH).add(REACH).div_(CELL).round_().long()
+def cells_of(ratios: Float[Tensor, "*any vocab"], width: float = CELL) -> Int[Tensor, "*any vocab"]:
+    """The cell of every log-ratio, 0 to `cell_count(width)` - 1: `width` nats wide, one with 0 in its middle."""
+    return ratios.clamp(-REACH, REACH).div_(width).round_().long().add_(cell_count(width) // 2)
+
+
+def cell_count(width: float = CELL) -> int:
+    """How many cells of this width there are."""
+    return 2 * round(REACH / width) + 1
 
 
 def mass_in(
@@ -27,6 +31,9 @@ def mass_in(
 
 def quantile_bins(law: Float[Tensor, "*row cell"], bins: int) -> Int[Tensor, "*row cell"]:
     """Bins, 0 to `bins` - 1, of about equal mass under a law over cells; a cell is never divided.
+
+    So a bin is at least as wide as a cell. That matters: quantiles alone split log-ratios that differ by a hundredth of
+    a nat, and then take noise for structure (docs/studies/logit-composition.md).
 
     Args:
         law: mass in each cell.

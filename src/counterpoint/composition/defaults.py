@@ -19,6 +19,8 @@ from counterpoint.errors import CounterpointError
 RULES_IN_WORDS = {
     "product": "the base times every component's ratio to what it is measured against, to the power of its weight",
     "mixture": "averages the components' probabilities by their weights; the base has no share of its own",
+    "raking": "the product, reweighted until each component's log-ratio has the law that it has under that component",
+    "projective": "the product with weights chosen at every step, so that each component keeps its evidence",
 }
 NOT_ADDED_TO_DECODING = {
     "do_sample", "temperature", "top_p", "top_k", "max_length", "max_new_tokens", "use_cache", "transformers_version",
@@ -30,10 +32,15 @@ def defaults(recipe: Recipe, layout: Plan, options: LoadOptions) -> dict[str, st
     """Topic -> what holds. What cannot be told without files that are not on this machine says so."""
     lead = next(iter(layout.backbones))
     words = {"rule": f"{recipe.rule}: {_rule(recipe.rule)}"}
+    if rule_options := recipe.all_rule_options:
+        words["rule options"] = ", ".join(f"{name} {value:g}" for name, value in rule_options.items())
     if recipe.rule != "mixture":
         words["measured against"] = _references(recipe)
     words |= _prompts(recipe, layout, lead, options)
     words["plausibility"] = _plausibility(recipe)
+    words["budgets"] = "off: nothing limits how far the composition goes from any voice"
+    if recipe.budgets:
+        words["budgets"] = ", ".join(f"at most {n:g} nats a token from {name}" for name, n in recipe.budgets.items())
     words["decoding"] = _decoding(lead, options)
     asked = "auto: each checkpoint's own type" if options.dtype == "auto" else str(options.dtype).removeprefix("torch.")
     words["number type"] = f"{asked} for the weights; the composition itself is float32"

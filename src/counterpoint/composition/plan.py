@@ -79,6 +79,7 @@ def formula(recipe: Recipe) -> str:
             term = f"({term})"
         text += f"{' · ' if text else ''}{term}{power}"
     rule = "" if recipe.rule == "product" else f", then rule {recipe.rule}"
+    rule += "".join(f", within {nats:g} nats of {name}" for name, nats in recipe.budgets.items())
     return f"p(v) ∝ {text or '1 (uniform: every weight is 0)'}{rule}"
 
 

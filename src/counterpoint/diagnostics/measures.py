@@ -17,12 +17,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from counterpoint.composition.bins import CELL, CELLS, cells_of, mass_in, quantile_bins
+from counterpoint.composition.bins import CELL, cell_count, cells_of, mass_in, quantile_bins
 from counterpoint.composition.evidence import ratios
 
 ACTIVE = 0.1
 """A component is active where its activity exceeds so many nats; below, retained evidence is undefined."""
-BINS = 8
+BINS, WIDTH = 8, 1.0
+"""Of the bin distance: quantile bins, each at least so many nats wide."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Measures:
         activity: KL(q_i‖p_b), (component, *position).
         evidence: E_p̂[r_i], (component, *position).
         gap: Wasserstein distance between the laws of r_i under p̂ and q_i, in nats, (component, *position).
-        bin_distance: total variation between them over quantile bins, (component, *position).
+        bin_distance: total variation between them over quantile bins at least 1 nat wide, (component, *position).
         orphan: p̂'s top token is no model's top token, (*position).
     """
 
@@ -62,11 +63,11 @@ def measure(
         total += ratio
         activities.append((component * ratio).sum(-1))
         evidences.append((p_hat * ratio).sum(-1))
-        cells = cells_of(ratio)
-        own, under = mass_in(cells, component, CELLS), mass_in(cells, p_hat, CELLS)
-        gaps.append(wasserstein(own, under))
-        law = (own + mass_in(cells, log_base.exp(), CELLS)) / 2
-        bins = quantile_bins(law, BINS)
+        fine = cells_of(ratio)
+        gaps.append(wasserstein(*(mass_in(fine, p, cell_count()) for p in (component, p_hat))))
+        wide = cells_of(ratio, WIDTH)
+        own, under, base = (mass_in(wide, p, cell_count(WIDTH)) for p in (component, p_hat, log_base.exp()))
+        bins = quantile_bins((own + base) / 2, BINS)
         distances.append((mass_in(bins, own, BINS) - mass_in(bins, under, BINS)).abs().sum(-1) / 2)
     return Measures(
         log_partition=total.logsumexp(-1),

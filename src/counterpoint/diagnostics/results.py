@@ -33,7 +33,7 @@ class Text(_Plain):
         activity: E_{p_i}[r_i], KL(p_i‖p_b) against the base; (component, time).
         evidence: E_p̂[r_i]; (component, time).
         gap: the projectivity gap, Wasserstein distance in nats; (component, time).
-        bin_distance: the same as total variation over quantile bins; (component, time).
+        bin_distance: the same as total variation over quantile bins at least 1 nat wide; (component, time).
         interference: I_ij; (pair, time), empty with one component.
         orphan: p̂'s top token is no model's top token; (time).
     """
@@ -84,9 +84,9 @@ class OfComponent(_Plain):
     Attributes:
         activity: mean E_{p_i}[r_i] a position, nats.
         active_share: share of positions where it exceeds `ACTIVE`.
-        gap: mean projectivity gap over the positions where the component is active, nats.
-        bin_distance: the same in total variation, 0 to 1.
-        retained_evidence: Σ E_p̂[r_i] / Σ E_{p_i}[r_i] over the same positions; 1 keeps its say, less is drowned out,
+        gap: mean projectivity gap a position, nats.
+        bin_distance: the same as total variation, 0 to 1, over the positions where the component is active.
+        retained_evidence: Σ E_p̂[r_i] / Σ E_{p_i}[r_i] over those positions; 1 keeps its say, less is drowned out,
             more is overshoot; None where it is nowhere active.
         moved_share: share of tokens that it moved most (and by more than 0.1 nats).
     """

@@ -57,7 +57,7 @@ def diagnose(
         return OfComponent(
             activity=mean([text.activity[i] for text in measured]),
             active_share=mean(active),
-            gap=ratio([text.gap[i] * text.active[i] for text in measured], active),
+            gap=mean([text.gap[i] for text in measured]),
             bin_distance=ratio([text.bin_distance[i] * text.active[i] for text in measured], active),
             retained_evidence=ratio(
                 [text.evidence[i] * text.active[i] for text in measured],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from counterpoint.diagnostics.measures import ACTIVE
 from counterpoint.diagnostics.results import Estimate, Level, OfComponent, Reason, Verdict
 
 
@@ -12,8 +13,9 @@ from counterpoint.diagnostics.results import Estimate, Level, OfComponent, Reaso
 class Threshold:
     """Below `caution` all is clear; from `interference` on the components get in each other's way.
 
-    The figures come from the study logit-composition, experiment `worlds`: they tell worlds where the worst component's
-    feature is off by less than 5 %, and by more than 15 %, from those where it is not (docs/studies).
+    The figures come from the study logit-composition, experiment `worlds`: in random worlds whose truth is known they
+    tell best whether the worst component's feature is off by less than 5 %, and by more than 15 %. The gap and log Z
+    predict about equally well and better than the bin distance or the retained evidence; a warning light, not a gauge.
     """
 
     caution: float
@@ -26,8 +28,8 @@ class Threshold:
         return self.caution if value < self.interference else self.interference
 
 
-BIN_DISTANCE = Threshold(0.05, 0.15)
-LOG_PARTITION = Threshold(0.1, 0.5)
+GAP = Threshold(0.10, 0.18)
+LOG_PARTITION = Threshold(0.07, 0.29)
 ORDER: tuple[Level, ...] = ("clear", "caution", "interference")
 
 
@@ -42,37 +44,35 @@ def judge(
     interference: Sequence[Estimate],
     by_component: Mapping[str, OfComponent],
 ) -> Verdict:
-    """The level is that of the worst component's bin distance; log Z and the pairs say why, never how bad.
+    """The level is that of the worst component's projectivity gap; the pairs say why, not how bad.
 
     Args:
         components: their names.
         pairs: the pairs of `interference`.
         others: the aggregates of a `Diagnosis`.
     """
-    reasons = [_kept(name, figures) for name, figures in by_component.items() if figures.bin_distance.mean is not None]
-    levels = [BIN_DISTANCE.level(reason.value or 0.0) for reason in reasons]
-    level: Level = max(levels, key=ORDER.index) if levels else "clear"
+    silent = [name for name, figures in by_component.items() if not figures.active_share.mean]
+    reasons = [_kept(name, figures) for name, figures in by_component.items() if name not in silent]
     reasons.sort(key=lambda reason: -(reason.value or 0.0))
-    silent = [name for name, figures in by_component.items() if figures.bin_distance.mean is None]
+    level: Level = GAP.level(reasons[0].value or 0.0) if reasons else "clear"
     for name in silent:
         text = f"{name} is nowhere active: on these prompts it says what the base says, and cannot be judged."
-        reasons.append(
-            Reason(measure="activity", about=[name], value=by_component[name].activity.mean, threshold=0.1, text=text)
-        )
-    reasons += _pairs(components, pairs, interference)
-    return Verdict(level=level, headline=_headline(level, reasons, silent, len(components)), reasons=reasons)
+        value = by_component[name].activity.mean
+        reasons.append(Reason(measure="activity", about=[name], value=value, threshold=ACTIVE, text=text))
+    headline = _headline(level, reasons, len(silent) == len(components))
+    return Verdict(level=level, headline=headline, reasons=reasons + _pairs(components, pairs, interference))
 
 
 def _kept(name: str, figures: OfComponent) -> Reason:
-    value, retained = figures.bin_distance.mean or 0.0, figures.retained_evidence.mean
+    value, retained = figures.gap.mean or 0.0, figures.retained_evidence.mean
     how = ""
     if retained is not None:
-        how = f"it keeps {retained:.0%} of its evidence"
+        how = f"; it keeps {retained:.0%} of its evidence"
         how += " (drowned out)" if retained < 0.9 else " (overshoot)" if retained > 1.1 else ""
-    level = BIN_DISTANCE.level(value)
+    level = GAP.level(value)
     says = {"clear": "is heard as when it speaks alone", "caution": "is bent", "interference": "is not itself"}[level]
-    text = f"{name} {says}: the law of its evidence is off by {value:.0%}{'; ' + how if how else ''}."
-    return Reason(measure="bin_distance", about=[name], value=value, threshold=BIN_DISTANCE.crossed(value), text=text)
+    text = f"{name} {says}: its log-ratios are off by {value:.2f} nats a token{how}."
+    return Reason(measure="gap", about=[name], value=value, threshold=GAP.crossed(value), text=text)
 
 
 def _pairs(
@@ -98,12 +98,12 @@ def _pairs(
     return sorted(reasons, key=lambda reason: -abs(reason.value or 0.0))
 
 
-def _headline(level: Level, reasons: Sequence[Reason], silent: Sequence[str], count: int) -> str:
-    if len(silent) == count:
+def _headline(level: Level, reasons: Sequence[Reason], all_silent: bool) -> str:
+    if all_silent:
         return "No component is active on these prompts: there is nothing to interfere, and nothing to hear."
     if level == "clear":
         return "Clear: every component that speaks is heard as when it speaks alone."
-    worst = next(reason for reason in reasons if reason.measure == "bin_distance").about[0]
+    worst = reasons[0].about[0]
     if level == "caution":
         return f"Caution: {worst} is bent by the others; compare rule raking before you rely on this recipe."
     return f"Interference: {worst} is not itself in this composition; try rule raking, other weights or another base."

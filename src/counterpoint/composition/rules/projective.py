@@ -22,7 +22,7 @@ def projective(
     evidence: Evidence,
     weights: Float[Tensor, " component"],
     *,
-    rho: Annotated[float, Field(gt=0, le=1e6)] = 1.0,
+    rho: Annotated[float, Field(gt=0, le=1e6)] = 0.3,
     steps: Annotated[int, Field(ge=0, le=1000)] = 20,
     tolerance: Annotated[float, Field(ge=0)] = 1e-3,
 ) -> Scored:

@@ -9,7 +9,7 @@ from jaxtyping import Float, Int
 from pydantic import Field
 from torch import Tensor
 
-from counterpoint.composition.bins import CELLS, cells_of, mass_in, quantile_bins
+from counterpoint.composition.bins import cell_count, cells_of, mass_in, quantile_bins
 from counterpoint.composition.evidence import Evidence, normalise, ratios, tilted
 from counterpoint.composition.rules import Scored, rule
 
@@ -23,13 +23,15 @@ def raking(
     weights: Float[Tensor, " component"],
     *,
     bins: Annotated[int, Field(ge=1, le=256)] = 8,
+    width: Annotated[float, Field(ge=1 / 64, le=32)] = 1.0,
     damping: Annotated[float, Field(gt=0, le=1)] = 1.0,
-    sweeps: Annotated[int, Field(ge=0, le=1000)] = 20,
+    sweeps: Annotated[int, Field(ge=0, le=1000)] = 5,
     tolerance: Annotated[float, Field(ge=0, le=1)] = 1e-3,
 ) -> Scored:
     """Iterative proportional fitting (Deming and Stephan 1940) of p̂ to each component's binned law of r_i.
 
-    The tokens are sorted into bins of r_i, quantiles under the average of p_i and p_b. Starting from the product, p̂ is
+    The tokens are sorted into bins of r_i, quantiles under the average of p_i and p_b but not narrower than `width`
+    nats. Starting from the product, p̂ is
     rescaled so that every bin of every r_i comes to hold the mass that it has under p_i. Under factorised conditionals
     nothing changes. p_i stands for the component with its weight, see `evidence.tilted`.
 
@@ -38,7 +40,8 @@ def raking(
     would oscillate). Where the targets contradict each other this settles between them.
 
     Args:
-        bins: 1 gives the product; many force p̂ towards every single p_i at once, which may be infeasible.
+        bins: at most so many; 1 gives the product, many narrow ones force p̂ towards every single p_i at once.
+        width: of a bin, at least, in nats.
         damping: a further factor on that power, for smaller steps.
         sweeps: at most so many rounds.
         tolerance: end when no law is off by more than this total variation.
@@ -51,9 +54,9 @@ def raking(
     ratio = ratios(log_components, evidence.log_base)
     log_product, log_partition = normalise(evidence.log_base + ratio.sum(0))
     with torch.no_grad():
-        cells, base = cells_of(ratio), evidence.log_base.exp()
+        cells, count, base = cells_of(ratio, width), cell_count(width), evidence.log_base.exp()
         laws = torch.stack(
-            [mass_in(c, (base + q.exp()) / 2, CELLS) for c, q in zip(cells, log_components, strict=True)]
+            [mass_in(c, (base + q.exp()) / 2, count) for c, q in zip(cells, log_components, strict=True)]
         )
         places = quantile_bins(laws, bins).gather(-1, cells)
     targets = mass_in(places, log_components.exp(), bins)
