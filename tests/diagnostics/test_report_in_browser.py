@@ -120,6 +120,18 @@ def test_a_token_has_the_colour_of_what_moved_it_most(browser: Browser, folder: 
     assert letters == ["A", "", "A−", "", "B−", "B"]
 
 
+def test_the_score_has_a_staff_a_component_and_takes_clicks(ordinary: Browser) -> None:
+    assert ordinary.value("document.querySelectorAll('#score .staff').length") == 4
+    assert ordinary.value("document.querySelector('#score svg').getBoundingClientRect().height") == 4 * 28
+    text = pages.text(worst(list(pages.texts()))[0][1])
+    bars = ordinary.value(
+        "[...document.querySelectorAll('#score .bars')].map(b => b.getAttribute('d').split('M').length - 1)"
+    )
+    assert bars[0] == sum(round(value or 0, 3) != 0 for value in text.moved[0])
+    ordinary.click("#score svg")  # in its middle, between two tokens
+    assert ordinary.value(_CHOSEN) in ("31", "32")
+
+
 @pytest.mark.parametrize("index", [3, 17])
 def test_a_link_opens_a_text(browser: Browser, folder: Path, index: int) -> None:
     browser.look()

@@ -149,6 +149,8 @@
     const names = make("div", undefined, "names");
     for (const letter of [...data.letters, "log Z"]) names.append(make("span", letter));
     const svg = draw("svg", { viewBox: `0 0 ${length} ${rows.length * 2}`, preserveAspectRatio: "none" });
+    svg.style.height = `${rows.length * 1.75}rem`;
+    svg.style.maxWidth = `${length * 1.5}rem`;
     svg.append(draw("rect", { class: "here", y: 0, width: 1, height: rows.length * 2, x: -2 }));
     const sizes = text.moved.flat().map((fine) => Math.abs(number(fine))).filter(Number.isFinite);
     const largest = sizes.reduce((a, b) => Math.max(a, b), 1);
