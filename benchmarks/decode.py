@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from memory import peak_memory
 from peft import LoraConfig, PeftModel, get_peft_model
+from tables import tables, write_between
 from torch import Tensor
 from transformers import DynamicCache, PreTrainedModel
 from transformers.utils import logging
@@ -35,6 +36,7 @@ RANK = 16
 PROMPT_TOKENS = 64
 REFERENCE_TOKENS = 24
 """The slow contenders leave the race after so many tokens; each is compared with the plain model's same steps."""
+SLOW = ("PEFT adapter_names rows", "set_adapter, one after another", "k+1 whole models")
 Step = Callable[[Tensor], Tensor]
 """Takes new tokens (batch, time), returns next-token scores (batch, vocab); keeps its own cache."""
 
@@ -115,33 +117,37 @@ def contenders(kind: str, count: int, adapters: list[str], references: bool) -> 
         wrapped = PeftModel.from_pretrained(load_backbone(MODEL)[0], adapters[0], adapter_name="0").eval()
         for number in range(1, count):
             wrapped.load_adapter(adapters[number], adapter_name=str(number))
-        yield "PEFT adapter_names rows", peft_rows(wrapped, count)
-        yield "set_adapter, one after another", one_after_another(wrapped, count)
-        yield "k+1 whole models", whole_models([load_backbone(MODEL)[0] for _ in range(count + 1)])
+        models = [load_backbone(MODEL)[0] for _ in range(count + 1)]
+        yield from zip(
+            SLOW, (peft_rows(wrapped, count), one_after_another(wrapped, count), whole_models(models)), strict=True
+        )
 
 
 @torch.inference_mode()
-def race(steps: dict[str, Step], batch: int, new_tokens: int) -> dict[str, dict[str, float]]:
-    """Median milliseconds of the first step (64 tokens) and of the following ones, all contenders taking turns."""
+def race(steps: dict[str, Step], batch: int, new_tokens: int, reference: str = "plain") -> dict[str, dict[str, float]]:
+    """Median milliseconds of the first step (64 tokens) and of the following ones, all contenders taking turns.
+
+    The reference's greedy choice is what all go on with, and `ratio` is to its median over the same steps.
+    """
     ids = torch.randint(1000, 40000, (batch, PROMPT_TOKENS), generator=torch.Generator().manual_seed(0))
     times: dict[str, list[float]] = {name: [] for name in steps}
     tokens = ids
     for number in range(new_tokens + 1):
         following = tokens
         for name, step in steps.items():
-            if number > REFERENCE_TOKENS and name not in ("plain", "composed"):
+            if number > REFERENCE_TOKENS and name in SLOW:
                 continue
             start = time.perf_counter()
             scores = step(tokens)
             times[name].append((time.perf_counter() - start) * 1e3)
-            if name == "plain":
+            if name == reference:
                 following = scores.argmax(-1, keepdim=True)
         tokens = following
     return {
         name: {
             "prefill_ms": spent[0],
             "decode_ms": statistics.median(spent[1:]),
-            "ratio": statistics.median(spent[1:]) / statistics.median(times["plain"][1 : len(spent)]),
+            "ratio": statistics.median(spent[1:]) / statistics.median(times[reference][1 : len(spent)]),
             "decode_ms_low": statistics.quantiles(spent[1:], n=10)[0],
             "decode_ms_high": statistics.quantiles(spent[1:], n=10)[-1],
         }
@@ -197,13 +203,10 @@ def main() -> None:
         results = measure(options.k, options.new_tokens)
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps(results, indent=1) + "\n")
-    from tables import tables
-
     text = tables(json.loads(options.out.read_text()))
     print(text)
-    if options.out == RESULTS and PAGE.exists():
-        before, after = PAGE.read_text().split("<!-- tables -->")[::2]
-        PAGE.write_text(f"{before}<!-- tables -->\n{text}\n<!-- tables -->{after}")
+    if options.out == RESULTS:
+        write_between(PAGE, "<!-- tables -->", text)
 
 
 if __name__ == "__main__":

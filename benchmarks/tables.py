@@ -1,7 +1,8 @@
-"""The benchmark's results as Markdown tables."""
+"""The benchmarks' results as Markdown tables, and their place in the documentation."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 
@@ -25,16 +26,23 @@ def tables(results: dict[str, Any]) -> str:
             first = times[names[0]]["prefill_ms"] / plain["prefill_ms"]
             ratios = [times[name]["ratio"] for name in names]
             rows.append([str(run["k"]), *(f"{r:.2f}" for r in [*ratios, first]), f"{plain['decode_ms']:.0f}"])
-        parts.append(_markdown(rows))
+        parts.append(markdown(rows))
     rows = [["k", "plain, MiB", "adapters, MiB", "caches, MiB", "composed, MiB", "over the sum of its parts"]]
     for m in results["memory"]:
         figures = [m[key] for key in ("plain_mib", "adapters_mib", "caches_mib", "composed_mib")]
         rows.append([str(m["k"]), *(f"{figure:.0f}" for figure in figures), f"{m['over_sum_of_parts']:+.1%}"])
-    parts += ["**Peak memory of a process**\n", _markdown(rows)]
+    parts += ["**Peak memory of a process**\n", markdown(rows)]
     return "\n\n".join(part.strip() for part in parts)
 
 
-def _markdown(rows: list[list[str]]) -> str:
+def markdown(rows: list[list[str]]) -> str:
+    """A Markdown table, its first row the head."""
     head, *body = rows
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def write_between(page: Path, mark: str, text: str) -> None:
+    """Put a text between the two places of a page where `mark` stands."""
+    before, _, after = page.read_text().split(mark)
+    page.write_text(f"{before}{mark}\n{text}\n{mark}{after}")

@@ -245,7 +245,7 @@ def _print(diagnosis: "Diagnosis", folder: Path) -> None:
     for reason in diagnosis.verdict.reasons:
         console.print(f"  {reason.text}", markup=False)
     table = Table("component", box=None, pad_edge=False)
-    for name in ("activity, nats", "active", "gap, nats", "off by", "keeps"):
+    for name in ("activity, nats", "active", "gap, nats", "off where active", "keeps"):
         table.add_column(name, justify="right")
     for name, found in diagnosis.by_component.items():
         table.add_row(
