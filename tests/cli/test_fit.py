@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
+import shutil
 from collections.abc import Iterable
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
 from counterpoint import ComposedModel, Recipe
+from counterpoint.cli import app
 from counterpoint.cli._prompts import EXAMPLE_FORMS
 from counterpoint.cli._recipe_file import write_recipe
 from counterpoint.composition import fitted
@@ -283,13 +288,18 @@ def test_help_teaches(run) -> None:
 
 
 @pytest.mark.embedded
-def test_pirates_are_fitted_to_pirates(run, here: Path) -> None:
-    """The examples of the documentation: the pirate is asked for, and the fit is worth it on held-out answers."""
+def test_commands_of_the_page_run_and_fit_pirates_to_pirates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With four of the examples, so that it does not take long."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "examples", "examples")
     lines = (ROOT / "examples/answers.jsonl").read_text().splitlines()
-    Path("few.jsonl").write_text("\n".join(lines[:4]))
-    result = run("fit", ROOT / "examples/pirate_scientist.yaml", "few.jsonl", "--json", "--held-out", "0.5")
-    assert result.exit_code == 0, result.stderr
-    told = json.loads(result.stdout)
-    pirate, scientist = told["components"]
-    assert pirate["after"] > scientist["after"] + 2 * scientist["standard_error"]
-    assert told["held_out"]["after"]["mean"] > told["held_out"]["base"]["mean"]
+    Path("examples/answers.jsonl").write_text("\n".join(lines[:4]))
+    blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "docs/fitting.md").read_text(), re.DOTALL)
+    first, second = (CliRunner().invoke(app, shlex.split(block)[1:]) for block in blocks)
+    assert (first.exit_code, second.exit_code) == (0, 0), first.output + second.output
+    assert json.loads(second.stdout)["text"]
+    recipe = Recipe.read("examples/fitted.yaml")
+    pirate, scientist = (component.weight for component in recipe.components.values())
+    assert pirate > scientist
+    held = {name: float(row[0]) for name, row in figures(first.stdout).items() if name.endswith(("alone", "weights"))}
+    assert held["fitted weights"] > held["base alone"]

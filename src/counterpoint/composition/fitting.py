@@ -116,7 +116,7 @@ def fit_weights(
             tried = moments(log_base, log_ratios, target, weights + share * step, l2)
         if tried.value >= at.value:  # nothing left but rounding
             break
-        weights, at, steps = (weights + share * step).clamp(lower, upper), tried, steps + 1
+        weights, at, steps = _within(weights + share * step, lower, upper), tried, steps + 1
     norm = float(_inward(at.gradient, weights, lower, upper).norm())
     errors = _standard_errors(at.hessian, (weights > lower) & (weights < upper), len(target))
     return Fit(weights, errors, before, at.value, norm, steps, at.covariance)
@@ -206,6 +206,12 @@ def _pieces(log_base: Tensor, log_ratios: Tensor, target: Tensor) -> Iterator[tu
     step = max(1, MOST_AT_ONCE // max(1, log_ratios[:, :1].numel()))
     for base, ratios, one in zip(log_base.split(step), log_ratios.split(step, dim=1), target.split(step), strict=True):
         yield base.double(), ratios.double().clamp(min=FLOOR), one
+
+
+def _within(weights: Tensor, lower: float, upper: float) -> Tensor:
+    """The weights with those exactly at a bound that rounding has put beside it."""
+    weights = torch.where(weights < lower + 1e-12, lower, weights)
+    return torch.where(weights > upper - 1e-12, upper, weights)
 
 
 def _inward(gradient: Tensor, weights: Tensor, lower: float, upper: float) -> Tensor:
