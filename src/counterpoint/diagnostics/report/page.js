@@ -152,12 +152,12 @@
     svg.style.height = `${rows.length * 1.75}rem`;
     svg.style.maxWidth = `${length * 1.5}rem`;
     svg.append(draw("rect", { class: "here", y: 0, width: 1, height: rows.length * 2, x: -2 }));
-    const sizes = text.moved.flat().map((fine) => Math.abs(number(fine))).filter(Number.isFinite);
+    const sizes = rows.flat().map((fine) => Math.abs(number(fine))).filter(Number.isFinite);
     const largest = sizes.reduce((a, b) => Math.max(a, b), 1);
     rows.forEach((row, i) => {
       const middle = 2 * i + 1;
       const bars = row.map((fine, at) => {
-        const height = Math.max(-0.95, Math.min(0.95, number(fine) / largest)) || 0;
+        const height = Math.max(-1, Math.min(1, number(fine) / largest)) * 0.95 || 0;
         return height ? `M${at + 0.1} ${middle}v${(-height).toFixed(3)}h.8v${height.toFixed(3)}z` : "";
       });
       svg.append(
@@ -169,7 +169,7 @@
       const frame = svg.getBoundingClientRect();
       go(shown, Math.min(length - 1, Math.floor(((event.clientX - frame.left) / frame.width) * length)));
     });
-    box.append(names, svg);
+    box.append(names, svg, make("p", `a full bar is ${written(1000 * largest)} nats`));
   }
 
   // One token.
