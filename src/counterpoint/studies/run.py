@@ -27,7 +27,7 @@ PACKAGES = ("counterpoint", "torch", "transformers", "peft", "numpy")
 class Task:
     """One cell of a grid: an experiment at some settings and a seed, and the file that holds what it found.
 
-    `label` says which point of the grid it is: the values of the settings that differ between points.
+    `label` says which point of the grid it is, in words.
     """
 
     study: str
@@ -159,8 +159,13 @@ def to_json(results: Any) -> str:
 
 
 def _labelled(grid: Sequence[Settings]) -> list[tuple[Settings, str]]:
+    """Each point with the values of the first few settings that tell the points apart."""
     varying = [key for key in grid[0] if any(settings.get(key) != grid[0][key] for settings in grid)]
-    return [(settings, " ".join(str(settings.get(key)) for key in varying)) for settings in grid]
+    for count in range(len(varying) + 1):
+        labels = [" ".join(str(settings.get(key)) for key in varying[:count]) for settings in grid]
+        if len(set(labels)) == len(grid):
+            break
+    return list(zip(grid, labels, strict=True))
 
 
 def _chosen(study: Study, only: str | None) -> Sequence[Experiment]:
