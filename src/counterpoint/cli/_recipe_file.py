@@ -45,7 +45,8 @@ def write_recipe(path: Path, recipe: Recipe, source: str | None, comments: Seque
     from counterpoint.composition.recipe import Recipe
 
     folder = path.parent.resolve()
-    text = "".join(f"# {' '.join(line.split())}\n" for line in comments) + _yaml(_relative(recipe, source, folder))
+    printable = ("".join(c if c.isprintable() else "?" for c in " ".join(line.split())) for line in comments)
+    text = "".join(f"# {line}\n" for line in printable) + _yaml(_relative(recipe, source, folder))
     handle, draft = tempfile.mkstemp(prefix=f".{path.name}-", suffix=".yaml", dir=folder)
     try:
         with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:

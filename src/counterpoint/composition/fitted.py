@@ -291,13 +291,14 @@ def _worth(held_out: HeldOut | None) -> list[str]:
 
 
 def _about_weights(components: Sequence[FittedComponent], fit: fitting.Fit, names: Sequence[str]) -> list[str]:
-    empty = [names[i] for i in fitting.unidentified(fit.covariance)]
+    bounds = {c.name: c.bound for c in components}
+    empty = [names[i] for i in fitting.unidentified(fit.covariance) if bounds[names[i]] is None]
     alike = [names[i] for i in fitting.collinear(fit.covariance)]
     remarks = [
         f"{c.name} is at its {c.bound} bound, {c.after:g}: the answers ask for "
         f"{'less' if c.bound == 'lower' else 'more'} of it."
         for c in components
-        if c.bound is not None and c.name not in empty
+        if c.bound is not None
     ]
     if empty:
         remarks.append(
