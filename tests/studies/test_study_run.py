@@ -12,7 +12,7 @@ import pytest
 from counterpoint.errors import StudyError
 from counterpoint.intervals import bootstrap, student
 from counterpoint.studies import run as running
-from counterpoint.studies.run import plan, read_results, run, to_json, write_whole
+from counterpoint.studies.run import Task, plan, read_results, run, to_json, write_whole
 from counterpoint.studies.study import Options, Study
 from small_study import Counting, experiment
 
@@ -135,6 +135,15 @@ def test_one_experiment_alone_leaves_the_others_results(study: Study, counting: 
     assert list(results) == ["main", "second"]
     assert results["second"] == before
     assert len(counting.calls) == 12
+
+
+def test_experiments_may_run_beside_each_other(study: Study, counting: Counting, tmp_path: Path) -> None:
+    def beside(task: Task) -> None:
+        if task.seed == 2:
+            run(study, Options(), tmp_path, only="second")
+
+    run(study, Options(), tmp_path, only="main", tell=beside)
+    assert list(read_results(tmp_path, "sums")["experiments"]) == ["main", "second"]
 
 
 def test_a_quick_run_does_not_overwrite_a_full_one(study: Study, tmp_path: Path) -> None:

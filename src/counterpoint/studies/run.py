@@ -90,10 +90,7 @@ def run(
     Raises:
         StudyError: the folder holds something else, or a cell failed. What was finished is kept.
     """
-    before = read_results(folder, study.name) if (folder / RESULTS).exists() else None
-    _check_same_kind(before, options, folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    results = before or {"format": FORMAT, "study": study.name, "experiments": {}}
+    _check_same_kind(_results_so_far(folder, study), options, folder)
     notices = []
     for experiment in _chosen(study, only):
         tasks = plan(study, options, folder, experiment.name)
@@ -103,9 +100,9 @@ def run(
                 _run_cell(task)
         cells = [_read_cell(task) for task in tasks]
         notices += _notices(experiment, tasks, cells)
-        results["experiments"][experiment.name] = _entry(experiment, options, cells)
-        order = [e.name for e in study.experiments if e.name in results["experiments"]]
-        results["experiments"] = {name: results["experiments"][name] for name in order}
+        results = _results_so_far(folder, study)  # read late: another experiment may run beside this one
+        entries = {**results["experiments"], experiment.name: _entry(experiment, options, cells)}
+        results["experiments"] = {e.name: entries[e.name] for e in study.experiments if e.name in entries}
         write_whole(folder / RESULTS, to_json(results))
     return notices
 
@@ -172,9 +169,15 @@ def _chosen(study: Study, only: str | None) -> Sequence[Experiment]:
     return [experiment for experiment in study.experiments if only in (None, experiment.name)]
 
 
-def _check_same_kind(before: Mapping[str, Any] | None, options: Options, folder: Path) -> None:
+def _results_so_far(folder: Path, study: Study) -> dict[str, Any]:
+    if (folder / RESULTS).exists():
+        return read_results(folder, study.name)
+    return {"format": FORMAT, "study": study.name, "experiments": {}}
+
+
+def _check_same_kind(before: Mapping[str, Any], options: Options, folder: Path) -> None:
     """One results.json holds experiments of one kind of run; only their seeds may differ in number."""
-    for name, entry in (before or {"experiments": {}})["experiments"].items():
+    for name, entry in before["experiments"].items():
         for key in ("quick", "scale", "data"):
             was, now = entry["options"][key], _recorded(options)[key]
             if was != now:
