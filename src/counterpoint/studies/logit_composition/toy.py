@@ -120,9 +120,11 @@ def couple_positions(model: GPT2LMHeadModel, every: int) -> None:
     had not begun to copy after 400 steps.
     """
     width = model.config.n_embd
-    model.transformer.wpe = Repeating(every, width)
-    torch.nn.init.normal_(model.transformer.wpe.weight, std=0.05)
-    for block in model.transformer.h:
+    positions = Repeating(every, width)
+    torch.nn.init.normal_(positions.weight, std=0.05)
+    model.transformer.wpe = positions
+    blocks: Any = model.transformer.h
+    for block in blocks:
         queries, keys, _ = block.attn.c_attn.weight.data.split(width, dim=1)
         keys.copy_(torch.nn.init.normal_(queries, std=width**-0.5))
 
@@ -417,8 +419,8 @@ def _of_log_partition(points: Sequence[Finding]) -> str:
         "**log Z.** Under factorised conditionals log Z is 0. Mean |log Z| along the right answer, at the longest "
         f"length trained on: {'; '.join(parts)}. With two components, log Z is also their pairwise interference. Where "
         "the letter is A or M, two of the three models put almost nothing on the right token, and log Z is how much "
-        "they differ about that (where it is A, log p_2(K)/p_b(K)): a tail that training leaves to chance. So log Z can "
-        "be far from 0 although greedy decoding is exact."
+        "they differ about that (where it is A, log p_2(K)/p_b(K)): a tail that training leaves to chance. So log Z "
+        "can be far from 0 although greedy decoding is exact."
     )
 
 
