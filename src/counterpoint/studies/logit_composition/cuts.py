@@ -5,7 +5,7 @@ Every function works on rows, (resample, unit), so that `intervals.bootstrap` ca
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy
 from numpy.typing import NDArray
@@ -16,15 +16,14 @@ Array = NDArray[numpy.float64]
 Flags = NDArray[numpy.bool_]
 
 
-def over_units(statistic: Callable[..., Array], *columns: Sequence[float] | Array) -> Interval:
+def over_units(statistic: Callable[..., Array], *columns: Array | Flags) -> Interval:
     """A statistic of several numbers a unit, with its bootstrap interval over units drawn whole."""
-    held = [numpy.asarray(column) for column in columns]
 
     def drawn(places: Array, axis: int = -1) -> Array:
         where = numpy.atleast_2d(places).astype(int)
-        return numpy.squeeze(statistic(*(column[where] for column in held)))
+        return numpy.squeeze(statistic(*(column[where] for column in columns)))
 
-    return bootstrap(numpy.arange(len(held[0])), 0, drawn)
+    return bootstrap(numpy.arange(len(columns[0])), 0, drawn)
 
 
 def ranks(values: Array) -> Array:

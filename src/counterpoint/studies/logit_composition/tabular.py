@@ -96,10 +96,10 @@ def draw_world(seed: int, sizes: Sequence[int], violation: Violation, reach: tup
     for i in range(count):
         place = (before[:, i], was)
         log_base = log_base + uniform(0.3, 1.2) * normal(sizes[i] + 1, modes + 1, sizes[i])[place][:, own[i]]
-        scale = uniform(*reach)
+        most = uniform(*reach)
         speaks = (torch.rand(modes + 1, generator=generator, dtype=torch.float64) < 0.7).double()
         speaks[int(torch.randint(modes + 1, (), generator=generator))] = 1.0
-        tilts.append((scale * speaks[was].unsqueeze(1), normal(sizes[i] + 1, modes + 1, sizes[i])[place][:, own[i]]))
+        tilts.append((most * speaks[was].unsqueeze(1), normal(sizes[i] + 1, modes + 1, sizes[i])[place][:, own[i]]))
 
     pairs = [(i, j) for i in range(count + 1) for j in range(i)]
     for i, j in pairs:
