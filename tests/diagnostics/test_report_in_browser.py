@@ -101,7 +101,7 @@ def test_tokens_spell_the_continuation(ordinary: Browser) -> None:
 
 def test_a_token_has_the_colour_of_what_moved_it_most(browser: Browser, folder: Path) -> None:
     flat = pages.text(0, 3, 6)
-    moved = [[0.3, 0.05, -0.9, 0.1, 2.5, None], [0.2, -0.1, 0.4, 0.1, -2.6, 0.11], [-0.1, 0.0, 0.1, 0.1, 0.0, None]]
+    moved = [[0.3, 0.15, -0.9, 0.1, 2.5, None], [0.2, -0.1, 0.4, 0.1, -2.6, 0.11], [-0.1, 0.0, 0.1, 0.1, 0.0, None]]
     text = flat.model_copy(update={"moved": moved, "orphan": [False] * 5 + [True]})
     path = folder / "moved.html"
     path.write_text(render(pages.diagnosis(), [text]), encoding="utf-8")
@@ -110,7 +110,7 @@ def test_a_token_has_the_colour_of_what_moved_it_most(browser: Browser, folder: 
     classes = browser.value("[...document.querySelectorAll('#tokens .tok')].map(t => [...t.classList].join(' '))")
     assert [c.replace(" chosen", "") for c in classes] == [
         "tok c0 u0 s1",
-        "tok",
+        "tok c0 u0 s1",
         "tok c0 u0 s2 against",
         "tok",
         "tok c1 u1 s4 against",
