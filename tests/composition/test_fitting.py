@@ -234,11 +234,43 @@ def test_tokens_without_probability() -> None:
     expected = fit_weights(base[:, without], ratios[:, :, without], target, l2=0.0, lower=0.2)
     fit = fit_weights(base, ratios, target, l2=0.0, lower=-1.0)
     torch.testing.assert_close(fit.weights, expected.weights, atol=1e-5, rtol=0)
+    unlike = ratios[0, :, :4].argmin(-1)  # asks for a negative weight, under which token 4 would be all there is
+    fit = fit_weights(base, ratios[:1], unlike, l2=0.0)
+    assert 0 < float(fit.weights[0]) < 0.05
+    assert fit.gradient_norm < 1e-5
     with pytest.raises(NumericsError) as caught:
         fit_weights(base, ratios, torch.full_like(target, 5))
     assert str(caught.value) == "position 0: the base gives its token probability 0, and so do all weights"
     with pytest.raises(NumericsError, match=r"^there are no tokens to fit weights to$"):
         fit_weights(base[:0], ratios[:, :0], target[:0])
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_step_is_the_best_within_its_bounds(seed: int) -> None:
+    """Against all 3^k ways to have components free or at a bound."""
+    generator = torch.Generator().manual_seed(seed)
+    count = 4
+    root = torch.randn(count, count, generator=generator, dtype=torch.float64)
+    hessian, gradient = root @ root.T, 3 * torch.randn(count, generator=generator, dtype=torch.float64)
+    low, high = -torch.rand(2, count, generator=generator, dtype=torch.float64) * torch.tensor([[1.0], [-1.0]])
+    low[0] = high[1] = 0.0
+
+    def value(step: Tensor) -> float:
+        return float(gradient @ step + step @ hessian @ step / 2)
+
+    best = math.inf
+    for places in product(("free", "low", "high"), repeat=count):
+        step = torch.zeros_like(gradient)
+        free = torch.tensor([place == "free" for place in places])
+        for i, place in enumerate(places):
+            step[i] = {"free": 0.0, "low": float(low[i]), "high": float(high[i])}[place]
+        if free.any():
+            step[free] = torch.linalg.solve(hessian[free][:, free], -(gradient + hessian @ step)[free])
+        if bool(((step >= low) & (step <= high)).all()):
+            best = min(best, value(step))
+    found = fitting._bounded_step(gradient, hessian, low, high)
+    assert bool(((found >= low) & (found <= high)).all())
+    assert value(found) == pytest.approx(best, abs=1e-7)
 
 
 def test_log_likelihoods_of_several_settings() -> None:
