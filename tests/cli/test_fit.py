@@ -203,11 +203,15 @@ def test_files_that_cannot_be_fitted_to(run, here: Path, tmp_path: Path) -> None
     assert "difference" not in everything.stdout
 
 
-def remarks(run, recipe: str, pairs: Iterable[tuple[str, str | None]], *options: str) -> list[str]:
+def told(run, recipe: str, pairs: Iterable[tuple[str, str | None]], *options: str) -> dict[str, Any]:
     Path("r.yaml").write_text(recipe)
     result = run("fit", "r.yaml", written(pairs), "--json", *options)
     assert result.exit_code == 0, result.stderr
-    return json.loads(result.stdout)["remarks"]
+    return json.loads(result.stdout)
+
+
+def remarks(run, recipe: str, pairs: Iterable[tuple[str, str | None]], *options: str) -> list[str]:
+    return told(run, recipe, pairs, *options)["remarks"]
 
 
 def test_what_there_is_to_know_of_the_weights_is_said(run, here: Path) -> None:
@@ -216,11 +220,12 @@ def test_what_there_is_to_know_of_the_weights_is_said(run, here: Path) -> None:
         "a and b: move together, so the answers do not tell their weights apart; the pull towards 1 does."
         in remarks(run, start + "  b: {context: be brief}\n", PAIRS)
     )
-    silent = f"  b: {{model: {here}/base}}\n"
+    silent = told(run, f"{start}  b: {{model: {here}/base}}\n", PAIRS)
     assert (
         "b: says nothing beyond what it is measured against at these tokens, so its weight is whatever the pull "
-        "towards 1 makes it." in remarks(run, start + silent, PAIRS)
+        "towards 1 makes it." in silent["remarks"]
     )
+    assert [component["standard_error"] is None for component in silent["components"]] == [False, True]
     assert "a is at its upper bound, 0.01: the answers ask for more of it." in remarks(
         run, start, PAIRS, "--lower", "0", "--upper", "0.01", "--l2", "100"
     )
