@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from counterpoint.studies.logit_composition import cuts, tabular, worlds
+from counterpoint.studies.findings import Finding, Findings
+from counterpoint.studies.logit_composition import cuts, tabular, worlds, worlds_report
 from counterpoint.studies.logit_composition.tabular import Violation, World
 from counterpoint.studies.render import page
 from counterpoint.studies.run import read_results, run
@@ -154,6 +155,27 @@ def test_statistics_by_hand() -> None:
     assert cuts.best_cut(tied, high).tolist() in ([1.5], [2.5])
     everywhere = cuts.over_units(cuts.spearman, one[0], one[0])
     assert (everywhere.mean, everywhere.high) == pytest.approx((1.0, 1.0))
+
+
+def test_half_of_each_cell_chooses_and_the_other_half_reports() -> None:
+    def point(family: str, *cells: list[float]) -> Finding:
+        figures = {name: {"values": cells} for name in ("error/product", "predictor/gap", "predictor/log_partition")}
+        return Finding({"part": "random", "family": family}, range(len(cells)), figures)
+
+    points = [point("factorised", [0.0, 0.1, 0.2]), point("rough", [0.3, 0.4, 0.5], [0.6, 0.7, 0.8])]
+    pooled = worlds_report.pool(Findings([*points, Finding({"part": "dial"}, [0], {})], {}))
+    assert pooled["error/product"][pooled.reported].tolist() == [0.1, 0.4, 0.7]
+    assert pooled["error/product"][pooled.of("rough")].tolist() == [0.3, 0.4, 0.5, 0.6, 0.7, 0.8]
+    assert pooled["predictor/either"].tolist() == pooled["predictor/gap"].tolist()
+
+
+def test_levels_said_by_hand() -> None:
+    error, said = numpy.array([0.01, 0.04, 0.05, 0.2, 0.3]), numpy.array([0.0, 0.3, 0.1, 0.1, 0.9])
+    found = worlds_report._confusion("gap", error, said, [0.1, 0.5])
+    assert [found[f"said/gap/clear/{level}"].mean for level in worlds_report.LEVELS] == [0.5, 0.5, 0.0]
+    assert [found[f"said/gap/caution/{level}"].mean for level in worlds_report.LEVELS] == [0.0, 1.0, 0.0]
+    assert [found[f"said/gap/interference/{level}"].mean for level in worlds_report.LEVELS] == [0.0, 0.5, 0.5]
+    assert [found[f"worlds/{level}"].mean for level in worlds_report.LEVELS] == [2, 1, 2]
 
 
 def test_random_strengths_keep_to_their_family() -> None:

@@ -222,7 +222,7 @@ def _raking_in_words(bins: int, width: float, sweeps: int) -> str:
 
 
 def grid(options: Options) -> list[dict[str, Any]]:
-    """Random worlds of every family, a dial for each violation, and three violations at growing length."""
+    """Random worlds of every family, a dial for each violation, and four violations at growing length."""
     quick = options.quick
     repairs = {
         "raking, 8 bins": {"rule": "raking", "bins": 8, "width": 1.0, "sweeps": 5},
@@ -260,7 +260,7 @@ def grid(options: Options) -> list[dict[str, Any]]:
     }
     steps = (0, 1) if quick else (0, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 3 / 4, 1)
     dials = {family: [top * step for step in steps] for family, top in {**TOP, "listening": 1.2}.items()}
-    lengths = {"overlap": [0.4], "wrong_base": [0.5], "rough": [0.4]}
+    lengths = {"overlap": [0.4], "shared": [0.5], "wrong_base": [0.5], "rough": [0.4]}
     return [
         *({"part": "random", "family": family, "strengths": [], **common} for family in FAMILIES),
         *({"part": "dial", "family": family, "strengths": strengths, **common} for family, strengths in dials.items()),

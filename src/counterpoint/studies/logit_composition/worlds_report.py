@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy
 
 from counterpoint.diagnostics import verdict
-from counterpoint.intervals import Interval, bootstrap, bootstrap_difference
+from counterpoint.intervals import Interval, bootstrap, bootstrap_difference, student
 from counterpoint.studies.findings import Finding, Findings
 from counterpoint.studies.logit_composition import cuts
 from counterpoint.studies.logit_composition.cuts import Array, Flags
@@ -30,6 +30,7 @@ PREDICTORS = {
     "interference": "mean \\|I_ij\\|, nats",
     "worst_pair": "mean \\|I_ij\\| of the worst pair, nats",
     "gap": "gap, nats",
+    "either": "the greater of gap and \\|log Z\\|, nats",
     "mean_gap": "gap, mean over components, nats",
     "gap_where_active": "gap where active, nats",
     "bin_distance": "bin distance",
@@ -52,6 +53,7 @@ TITLES = {
     "listening": "listening",
 }
 JUDGES = ("log_partition", "gap", "bin_distance", "quantile_distance")
+CONFUSED = (*JUDGES, "either")
 KINDS = ("raking", "projective")
 
 
@@ -79,7 +81,7 @@ class Pool:
     def populations(self) -> dict[str, Flags]:
         """Worlds with a violation: all, those where whole sets of tokens share a log-ratio, and those where none do."""
         violated, rough = ~self.of("factorised"), self["world/rough"] > 0
-        return {"violated": violated, "smooth": violated & ~rough, "rough": violated & rough}
+        return {"violated": violated, "smooth worlds": violated & ~rough, "rough worlds": violated & rough}
 
 
 def pool(findings: Findings) -> Pool:
@@ -94,13 +96,27 @@ def pool(findings: Findings) -> Pool:
             families += [point.settings["family"]] * len(cell)
             halves += [index % 2 == 1 for index in range(len(cell))]
     arrays = {name: numpy.array(values, dtype=numpy.float64) for name, values in figures.items()}
+    arrays["predictor/either"] = numpy.maximum(arrays["predictor/gap"], arrays["predictor/log_partition"])
     return Pool(families, numpy.array(halves), arrays)
 
 
 def compare(findings: Findings) -> dict[str, Interval]:
     """Correlations, cuts with what they are worth, and rules against the product."""
     worlds = pool(findings)
-    return {**_correlations(worlds), **_cuts(worlds), **_rules(worlds, _candidates(findings))}
+    rules = _rules(worlds, _candidates(findings))
+    return {**_correlations(worlds), **_cuts(worlds), **rules, **_at_the_longest(findings)}
+
+
+def _at_the_longest(findings: Findings) -> dict[str, Interval]:
+    """Each rule minus the product at the longest length, seed by seed: marginals of the last step, whole sequences."""
+    found = {}
+    for point in _part(findings, "length"):
+        for name in _settings(findings)["repairs"]:
+            for what in ("step", "whole"):
+                pairs = zip(*(point.values(f"{what}_by_length/{rule}") for rule in (name, "product")), strict=True)
+                lost = [ours[-1] - products[-1] for ours, products in pairs]
+                found[f"{what}/{point.settings['family']}/{name}"] = student(lost, within=(-1, 1))
+    return found
 
 
 def _correlations(worlds: Pool) -> dict[str, Interval]:
@@ -139,7 +155,7 @@ def _cuts(worlds: Pool) -> dict[str, Interval]:
                 f"balanced/{name}/{cut}": cuts.over_units(cuts.balanced_accuracy, here, true),
             }
         found[f"worth/{name}"] = Interval(sum(worth) / len(worth), None, None)
-        if name in JUDGES:
+        if name in CONFUSED:
             levels = [at["5"].mean or 0.0, max(at["5"].mean or 0.0, at["15"].mean or 0.0)]
             found |= _confusion(name, error[worlds.reported], said[worlds.reported], levels)
     shipped = [verdict.GAP.caution, verdict.GAP.interference]
@@ -209,26 +225,22 @@ def _setting(findings: Findings) -> list[Block]:
     counts = {level: findings.compared[f"worlds/{level}"].mean or 0 for level in LEVELS}
     tokens = worlds["world/tokens"]
     return [
-        "**Claim.** Under factorised conditionals log Z is 0, every component's evidence has the law under p̂ that it "
-        "has "
-        "when the component speaks alone, and on its own feature the composed model is that component. So these can be "
-        "measured without knowing any feature. How far do they tell, where conditionals do not factorise, how far the "
-        "composed model is off?",
+        "**Claim.** Under factorised conditionals log Z is 0, every component's evidence has the law under p̂ that "
+        "it has when the component speaks alone, and on its own feature the composed model is that component. So "
+        "these can be measured without knowing any feature. How far do they tell, where conditionals do not "
+        "factorise, how far the composed model is off?",
         f"**Here.** {len(tokens)} random worlds with known truth. A token is a tuple of features ({tokens.min():.0f} "
-        "to "
-        f"{tokens.max():.0f} tokens), one feature for each of two to four components and a mode for the base; the next "
-        "token depends on the one before, so all laws follow exactly, by dynamic programming. *True error*: total "
-        "variation between the law of a component's feature in the composed model and in that component alone, the "
-        "mean "
-        f"over {_settings(findings)['length']} steps, the worst component. Families: *correlated base* (the base's "
-        "features depend on each other), *overlapping components* (each moves the others' features too), *shared "
-        "skill* "
-        "(all learned the same new law of the mode), *wrong base* (a mixture of background and components' tasks), "
-        "*rough* (every token's probability has its own noise), *mixed*. Half of the worlds of every family but the "
-        "factorised one are a little rough besides. Half of all worlds chose cuts and options; figures are of the "
-        "other "
-        f"half ({sum(counts.values()):.0f} worlds, with a true error below 5 % in {counts['clear']:.0f}, up to 15 % in "
-        f"{counts['caution']:.0f}, above in {counts['interference']:.0f}).",
+        f"to {tokens.max():.0f} tokens), one feature for each of two to four components and a mode for the base; the "
+        "next token depends on the one before, so all laws follow exactly, by dynamic programming. *True error*: "
+        "total variation between the law of a component's feature in the composed model and in that component "
+        f"alone, the mean over {_settings(findings)['length']} steps, the worst component. Families: *correlated "
+        "base* (the base's features depend on each other), *overlapping components* (each moves the others' "
+        "features too), *shared skill* (all learned the same new law of the mode), *wrong base* (a mixture of "
+        "background and components' tasks), *rough* (every token's probability has its own noise), *mixed*. Half of "
+        "the worlds of every family but the factorised one are a little rough besides. Half of all worlds chose "
+        f"cuts and options; figures but for correlations are of the other half ({sum(counts.values()):.0f} worlds, "
+        f"with a true error below 5 % in {counts['clear']:.0f}, up to 15 % in {counts['caution']:.0f}, above in "
+        f"{counts['interference']:.0f}).",
     ]
 
 
@@ -237,8 +249,8 @@ def _of_measures(findings: Findings) -> list[Block]:
     order = sorted(PREDICTORS, key=lambda name: -(found[f"spearman/violated/{name}"].mean or 0.0))
     columns = {
         "violated": "all with a violation",
-        "smooth": "smooth",
-        "rough": "rough",
+        "smooth worlds": "smooth",
+        "rough worlds": "rough",
         "conditional": "error given the token before",
         "sequence": "error of the whole sequence",
     }
@@ -246,29 +258,27 @@ def _of_measures(findings: Findings) -> list[Block]:
         [PREDICTORS[name], *(figure(found[f"spearman/{column}/{name}"], 2) for column in columns)] for name in order
     ]
     best, last = order[0], order[-1]
-    rough = {name: found[f"spearman/rough/{name}"] for name in ("quantile_distance", "bin_distance", "gap")}
+    top = found[f"spearman/violated/{best}"].mean or 0.0
+    alike = [PREDICTORS[name] for name in order[1:] if (found[f"spearman/violated/{name}"].high or 0.0) >= top]
+    rough = {name: found[f"spearman/rough worlds/{name}"] for name in ("quantile_distance", "bin_distance", "gap")}
     return [
         Table("Rank correlation (Spearman) of label-free measures with the true error", ["", *columns.values()], rows),
         Plot(
             "worlds-scatter",
             "True error of the product against four measures, a point a world. Dotted: 5 % and 15 %, and the cuts "
-            "chosen "
-            "for them. Points at the left edge are 0.001 or less.",
+            "chosen for them. Points at the left edge are 0.001 or less.",
             "Scatter plots of the true error against four measures",
             _scatter(findings),
             (9.0, 6.5),
         ),
-        f"**Which measure tells.** Best is {PREDICTORS[best]}, {figure(found[f'spearman/violated/{best}'], 2)}; next "
-        f"{PREDICTORS[order[1]]} and {PREDICTORS[order[2]]}. None "
-        "is a gauge: at one value of any measure true errors scatter widely. Activity alone, which needs no "
-        "composition, "
-        f"reaches {figure(found['spearman/violated/activity'], 2)}; {PREDICTORS[last]} tells least, "
+        f"**Which measure tells.** Best is {PREDICTORS[best]}, {figure(found[f'spearman/violated/{best}'], 2)}. No "
+        f"worse within their intervals: {'; '.join(alike)}. None is a gauge: at one value of any measure true errors "
+        "scatter widely. Activity alone, which needs no composition, reaches "
+        f"{figure(found['spearman/violated/activity'], 2)}; {PREDICTORS[last]} tells least, "
         f"{figure(found[f'spearman/violated/{last}'], 2)}. In rough worlds, which are the ones like language models, "
-        "the "
-        f"gap has {figure(rough['gap'], 2)}, the bin distance {figure(rough['bin_distance'], 2)}, and the same over "
-        "mere "
-        f"quantiles {figure(rough['quantile_distance'], 2)}: quantiles part tokens whose log-ratios hardly differ, and "
-        "count what moves between them in full.",
+        f"the gap has {figure(rough['gap'], 2)}, the bin distance {figure(rough['bin_distance'], 2)}, and the same "
+        f"over mere quantiles {figure(rough['quantile_distance'], 2)}: quantiles part tokens whose log-ratios hardly "
+        "differ, and count what moves between them in full.",
     ]
 
 
@@ -283,7 +293,7 @@ def _of_cuts(findings: Findings) -> list[Block]:
             row += [share(found[f"{what}/{name}/{cut}"]) for what in ("sensitivity", "specificity")]
         rows.append(row)
     columns = ["", *(f"{word} {cut} %" for cut in CUTS for word in ("cut for", "sensitivity", "specificity"))]
-    judges = sorted(JUDGES, key=order.index)
+    judges = sorted(CONFUSED, key=order.index)
     levels = " and ".join(f"{found[f'shipped/{cut}'].mean:g}" for cut in CUTS)
     rows_of = {
         **{name: PREDICTORS[name] for name in judges},
@@ -299,18 +309,16 @@ def _of_cuts(findings: Findings) -> list[Block]:
     return [
         Table(
             "Cuts with the best balanced accuracy for true errors of 5 % and 15 %, and what they are worth on the "
-            "other "
-            "half; best first",
+            "other half; best first",
             columns,
             rows,
         ),
         Table("What a verdict by two cuts says, by the true level", ["measure", "true level", *LEVELS], confusion),
         f"**Cuts.** Best over both on the half that chose is {PREDICTORS[best]}: balanced accuracy "
         f"{share(found[f'balanced/{best}/5'])} at 5 % and {share(found[f'balanced/{best}/15'])} at 15 %. By the cuts "
-        "of "
-        f"`counterpoint diagnose`, {share(missed)} of the worlds that are off by more than 15 % are called clear, and "
-        f"{share(alarm)} of those within 5 % are called interference. A verdict is a warning, not a measurement; its "
-        "cuts also depend on the mix of worlds, which is ours.",
+        f"of `counterpoint diagnose`, {share(missed)} of the worlds that are off by more than 15 % are called clear, "
+        f"and {share(alarm)} of those within 5 % are called interference. A verdict is a warning, not a measurement; "
+        "its cuts also depend on the mix of worlds, which is ours.",
     ]
 
 
@@ -328,8 +336,12 @@ def _of_rules(findings: Findings) -> list[Block]:
         ]
         for name in ("product", *candidates)
     ]
-    groups = ["smooth", "rough", *dict.fromkeys(point.settings["family"] for point in _part(findings, "random"))]
-    labels = ["smooth worlds", "rough worlds", *(f"*{TITLES[group]}*" for group in groups[2:])]
+    groups = [
+        "smooth worlds",
+        "rough worlds",
+        *dict.fromkeys(point.settings["family"] for point in _part(findings, "random")),
+    ]
+    labels = [*groups[:2], *(f"*{TITLES[group]}*" for group in groups[2:])]
     by_group = [
         [label, *(share(found[f"mean/{group}/{name}"]) for name in ("product", *shown))]
         for label, group in zip(labels, groups, strict=True)
@@ -429,10 +441,9 @@ def _of_dials(findings: Findings) -> list[Block]:
         Plot(
             "worlds-dials",
             "Measures of the product and its true error against the strength of one violation; the same worlds at "
-            "every "
-            "strength, bands over seeds.",
+            "every strength, bands over seeds.",
             "Measures against the strength of each violation",
-            curves(measures, "strength", "see legend"),
+            curves(measures, "strength", "value"),
             (12.0, 3.6),
         ),
         Plot(
@@ -443,16 +454,15 @@ def _of_dials(findings: Findings) -> list[Block]:
             (12.0, 3.6),
         ),
         f"**Dials.** At strength 0 conditionals factorise, and no measure and no error exceeds {largest:.1g}. From "
-        "there "
-        "errors and measures rise, but distance over mere quantiles leaps: at roughness "
+        "there errors and measures rise, but distance over mere quantiles leaps: at roughness "
         f"{rough.settings['strengths'][1]:.2g} it is {figure(said['quantile_distance'], 2)} while the true error is "
         f"{share(true)}; the bin distance is {figure(said['bin_distance'], 2)} there, the gap "
         f"{figure(said['gap'], 2, 'nats')}. *Listening* worlds factorise at every prefix, but a component's feature "
         "depends on what another's was before, which in the composed model is another component's doing: marginals "
         f"differ by {share(deaf.along('error_by_strength/product')[-1])} at strength "
         f"{deaf.settings['strengths'][-1]:g}, and no measure exceeds {blind:.1g}. That is no failure of composition "
-        "(given any prefix, every feature's law is its owner's); but what a component does in texts of its own is no "
-        "promise for texts that others write too.",
+        "(given any prefix, every feature's law is its owner's); but what a component does in texts of its own is "
+        "no promise for texts that others write too.",
     ]
 
 
@@ -494,16 +504,16 @@ def _of_lengths(findings: Findings) -> list[Block]:
         for name in names
         for one, bound in zip(point.along(f"whole_by_length/{name}"), point.along(f"bound/{name}"), strict=True)
     )
+    farther, nearer = (_wholes(findings, sign) for sign in (1, -1))
     return [
         Plot(
             "worlds-length",
             "Total variation to the product of the owners' laws, for whole sequences, against their length; for the "
-            "product also the sum of the steps' expected total variations, which bounds it, and the marginal error of "
-            "the "
-            "last step.",
-            "Errors against length, for three violations",
+            "product also the sum of the steps' expected total variations, which bounds it, and the marginal error "
+            "of the last step.",
+            "Errors against length, one panel for each violation",
             curves(whole, "steps", "total variation", (-0.02, 1.02)),
-            (11.0, 4.2),
+            (13.0, 4.2),
         ),
         Table(
             f"One violation, growing length: the first step and {last} steps",
@@ -520,14 +530,26 @@ def _of_lengths(findings: Findings) -> list[Block]:
             rows,
         ),
         "**Length.** What is off a step adds up: whole sequences drift from the target towards 1, while marginal "
-        "errors "
-        "of single steps level off, and |Σ log Z| grows in proportion to length; the measures, means over positions, "
-        "stay "
-        f"where they are. The sum of the steps' total variations {'bounds' if within else 'does NOT bound'} the "
-        f"sequence's at every length, as proved. Up to {points[0].settings['enumerated']} steps sequences are "
-        "enumerated, "
-        f"beyond that {points[0].settings['samples']:,} are drawn a world (standard error at most {noise:.2g}).",
+        "errors of single steps level off, and |Σ log Z| grows in proportion to length; the measures, means over "
+        "positions, stay where they are. The sum of the steps' total variations "
+        f"{'bounds' if within else 'does NOT bound'} the sequence's at every length, as proved. Up to "
+        f"{points[0].settings['enumerated']} steps sequences are enumerated, beyond that "
+        f"{points[0].settings['samples']:,} are drawn a world (standard error at most {noise:.2g}).",
+        "**Marginals are not everything.** A rule that mends the laws of single log-ratios may bend what tokens are "
+        f"otherwise. Against the product, whole sequences of {last} steps are farther from the target, beyond the "
+        f"interval, under: {farther}. They are nearer under: {nearer}.",
     ]
+
+
+def _wholes(findings: Findings, sign: int) -> str:
+    """The rules under which whole sequences are farther from the target than the product's, or, with -1, nearer."""
+    found = [
+        f"{name}, *{TITLES[point.settings['family']]}*, {_points(difference)}"
+        for point in _part(findings, "length")
+        for name in _settings(findings)["repairs"]
+        if _sided(difference := findings.compared[f"whole/{point.settings['family']}/{name}"], sign)
+    ]
+    return "; ".join(found) or "no rule"
 
 
 def _scatter(findings: Findings) -> Callable[[Figure], None]:
@@ -557,7 +579,7 @@ def _scatter(findings: Findings) -> Callable[[Figure], None]:
             axes[0].scatter([], [], c=colour, marker=mark, label=TITLES[family])
             for family, colour, mark in zip(families, COLOURS, "osD^vPX", strict=True)
         ]
-        figure.legend(handles=handles, loc="outside lower center", ncols=len(families), frameon=False)
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
 
     return draw
 
