@@ -100,7 +100,7 @@ def test_paths_that_are_absolute_or_from_the_command_line_stay_so(run, here: Pat
     assert result.exit_code == 0, result.stderr
     assert f"base: {base}\n" in Path("f.yaml").read_text()
     Path("abs.yaml").write_text(
-        f"base: {base}\ncomponents: {{a: {{context: 'yes'}}, b: {{adapter: {here}/math-lora}}}}\n"
+        f"base: {base}\ncomponents: {{a: {{context: 'yes'}}, b: {{adapter: {here}/./math-lora}}}}\n"
     )
     assert run("fit", "abs.yaml", answers, "--out", "g.yaml").exit_code == 0
     assert f"adapter: {here}/math-lora\n" in Path("g.yaml").read_text()
@@ -116,6 +116,13 @@ def test_a_file_that_is_there_is_kept_unless_told(run, answers: str) -> None:
     assert Path("f.yaml").read_text() == "mine"
     assert run("fit", "recipe.yaml", answers, "--out", "f.yaml", "--overwrite").exit_code == 0
     assert Recipe.read("f.yaml")
+
+
+def test_a_file_that_came_while_fitting_is_kept_too(here: Path) -> None:
+    Path("f.yaml").write_text("mine")
+    with pytest.raises(CounterpointError, match=r"^f.yaml: is there already"):
+        write_recipe(Path("f.yaml"), Recipe.read(here / "recipe.yaml"), None, [], False)
+    assert (os.listdir(), Path("f.yaml").read_text()) == (["f.yaml"], "mine")
 
 
 @pytest.mark.parametrize("failure", [KeyboardInterrupt, OSError("disk full")])

@@ -98,7 +98,7 @@ def test_a_turn_that_does_not_follow_its_own_generation_prompt_is_plain_text_wit
     assert answered(model, "hi", "so") == "so<|end|>"
 
 
-def test_a_line_break_that_is_a_token_of_its_own_does_not_end_a_turn() -> None:
+def test_white_space_that_is_a_token_of_its_own_does_not_end_a_turn() -> None:
     tokenizer = tiny_tokenizer(CHATML.replace("m['content'] + '", "m['content'] + ' "))
     tokenizer.add_tokens([" "])
     assert answered(composed(tokenizer, "be brief", 64), "hi", "so") == "so <|end|>"
