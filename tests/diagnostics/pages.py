@@ -32,6 +32,7 @@ HOSTILE = (
     "&lt;b&gt;&amp;\"'`${title}$style",
     "שלום مرحبا",
     "\ufeff",
+    "endless" * 40,
     "\ud800 \udfff",
 )
 

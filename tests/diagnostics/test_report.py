@@ -127,7 +127,8 @@ def test_a_row_a_component(page: Page) -> None:
     assert first[0] == "A pirate"
     assert first[1] == "0.68 0.60 to 0.77"
     assert first[2] == "62\u202f% 54\u202f% to 70\u202f%"
-    assert second[5] == "1.15 1.01 to 1.29"
+    assert second[3:6] == ["0.51 0.45 to 0.58", "0.078 0.064 to 0.091", "1.15 1.01 to 1.29"]
+    assert second[6] == "30\u202f% 26\u202f% to 34\u202f%"
     assert third[5] == "undefined nowhere active"
     for name in head[1:]:
         assert f"<dt>{name}</dt>" in render(pages.diagnosis(), [])
@@ -194,6 +195,10 @@ def test_a_thin_end_does_not_flatten_a_chart() -> None:
     drawn = line_chart("t", "", [Line(None, [*steady, wild])], [100] * 9 + [3])
     assert "0.6" in drawn
     assert "40" not in re.sub(r'd="[^"]*"|viewBox="[^"]*"', "", drawn)
+    band = re.search(r'class="band" d="M([^"]*)Z"', drawn)
+    assert band
+    heights = [float(point.split(" ")[1]) for point in band[1].split("L")]
+    assert (min(heights), max(heights)) == (10, 150)  # the edges of the plot
 
 
 def test_drift_is_in_words() -> None:
@@ -218,6 +223,9 @@ def test_the_data_are_the_texts_in_thousandths(html: str) -> None:
     for record, text in zip(data["texts"], pages.texts(), strict=True):
         assert record["key"] == str(text.index)
         assert record["logP"] == [round(1000 * value) for value in text.log_probs if value is not None]
+        assert record["logB"] == [round(1000 * value) for value in text.base_log_probs if value is not None]
+        assert record["logZ"] == [round(1000 * value) for value in text.log_partition if value is not None]
+        assert record["activity"] == [[round(1000 * (value or 0)) for value in row] for row in text.activity]
         assert record["moved"][1][5] == round(1000 * (text.moved[1][5] or 0))
         assert record["gap"] == [[None if v is None else round(1000 * v) for v in row] for row in text.gap]
         assert record["orphans"] == [n for n, orphan in enumerate(text.orphan) if orphan]
