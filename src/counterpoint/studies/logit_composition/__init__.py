@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from counterpoint.studies.logit_composition import toy, worlds
+from counterpoint.studies.logit_composition import contexts, length, toy, worlds
 from counterpoint.studies.study import Study
 
 ABOUT = """\
@@ -15,5 +15,5 @@ STUDY = Study(
     name="logit-composition",
     title="Logit composition",
     about=ABOUT.replace("\n", " "),
-    experiments=(toy.EXPERIMENT, worlds.EXPERIMENT),
+    experiments=(toy.EXPERIMENT, worlds.EXPERIMENT, contexts.EXPERIMENT, length.EXPERIMENT),
 )
