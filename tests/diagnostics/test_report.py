@@ -289,6 +289,7 @@ def test_a_full_budget_keeps_the_worst_texts_and_says_how_many_are_left_out() ->
     assert chosen.left_out == 17
     html = render(pages.diagnosis(2), texts, budget=3 * size)
     assert "17 of 20 texts are left out here" in Page(html).text()
+    assert f"within {3 * size / 1e6:.3g} MB" in Page(html).text()
     assert "texts.jsonl" in Page(html).text()
     assert 'href="#text=19&amp;token=1"' in html
     assert 'href="#text=13&amp;token=1"' not in html

@@ -67,7 +67,7 @@ def render(diagnosis: Diagnosis, texts: Iterable[Text], budget: int = BUDGET) ->
         along_meaning=ALONG,
         legend=_legend(diagnosis),
         worst=_worst(chosen.worst),
-        left_out=_left_out(chosen),
+        left_out=_left_out(chosen, budget),
         data=_data(diagnosis, chosen),
     )
 
@@ -190,13 +190,14 @@ def _flat(text: str) -> str:
     return escaped(text.replace("\n", " "))
 
 
-def _left_out(chosen: Chosen) -> str:
+def _left_out(chosen: Chosen, budget: int) -> str:
     if not chosen.left_out:
         return ""
     many = f"{chosen.left_out:,} of {chosen.read:,} texts"
     return (
-        f'<p class="left-out"><b>{many} are left out here</b>, those without bad positions, so that the page stays '
-        f"small. The figures above count them, and they are in <code>texts.jsonl</code>.</p>"
+        f'<p class="left-out"><b>{many} are left out here</b>, those with the smallest gaps, so that the texts on the '
+        f"page stay within {budget / 1e6:,.3g} MB. The figures above count them, and they are in "
+        "<code>texts.jsonl</code>.</p>"
     )
 
 
