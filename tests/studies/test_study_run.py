@@ -12,7 +12,7 @@ import pytest
 from counterpoint.errors import StudyError
 from counterpoint.intervals import bootstrap, student
 from counterpoint.studies import run as running
-from counterpoint.studies.run import Task, plan, read_results, run, to_json, write_whole
+from counterpoint.studies.run import Task, plan, read_results, run, to_json
 from counterpoint.studies.study import Options, Study
 from small_study import Counting, experiment
 
@@ -73,17 +73,6 @@ def test_an_interrupted_run_goes_on_with_what_is_missing(study: Study, counting:
     whole = tmp_path / "whole"
     run(study, Options(), whole)
     assert _without_times(tmp_path) == _without_times(whole)
-
-
-def test_nothing_half_written_stays_behind(study: Study, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*paths: object) -> None:
-        raise OSError("disk full")
-
-    (tmp_path / "file").write_text("before")
-    monkeypatch.setattr(running.os, "replace", fail)
-    with pytest.raises(OSError, match="disk full"):
-        write_whole(tmp_path / "file", "after")
-    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("file", "before")]
 
 
 def test_more_seeds_run_only_the_new_ones(counting: Counting, tmp_path: Path) -> None:

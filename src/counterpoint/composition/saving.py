@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import json
 import os
 import shutil
@@ -21,8 +20,7 @@ from counterpoint.composition.model import ComposedModel
 from counterpoint.composition.plan import formula
 from counterpoint.composition.recipe import Recipe
 from counterpoint.errors import LoadingError, RecipeError, one_line
-
-PACKAGES = ("counterpoint", "torch", "transformers", "peft")
+from counterpoint.files import versions
 
 
 def save(model: ComposedModel, folder: Path, *, include_backbones: bool) -> None:
@@ -111,7 +109,7 @@ def _card(model: ComposedModel, recipe: Recipe) -> ModelCard:
         base_model=named or None,
         pipeline_tag="text-generation",
     )
-    versions = "\n".join(f"| {name} | {importlib.metadata.version(name)} |" for name in PACKAGES)
+    made_with = "\n".join(f"| {name} | {version} |" for name, version in versions().items())
     parts = "\n".join(_part(model, name) for name in model.plan.names)
     return ModelCard(
         f"""---
@@ -140,7 +138,7 @@ The licences are those of the parts: see the pages of the models and adapters na
 
 | package | version |
 | --- | --- |
-{versions}
+{made_with}
 """
     )
 

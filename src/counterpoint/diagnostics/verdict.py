@@ -105,5 +105,5 @@ def _headline(level: Level, reasons: Sequence[Reason], all_silent: bool) -> str:
         return "Clear: every component that speaks is heard as when it speaks alone."
     worst = reasons[0].about[0]
     if level == "caution":
-        return f"Caution: {worst} is bent by the others; compare rule raking before you rely on this recipe."
-    return f"Interference: {worst} is not itself in this composition; try rule raking, other weights or another base."
+        return f"Caution: {worst} is bent by the others; compare rule projective before you rely on this recipe."
+    return f"Interference: {worst} is not itself here; try rule projective or raking, other weights or another base."

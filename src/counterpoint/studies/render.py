@@ -5,14 +5,14 @@ from __future__ import annotations
 import io
 import os
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from counterpoint.errors import StudyError
+from counterpoint.files import write_whole
 from counterpoint.intervals import Interval
 from counterpoint.studies.findings import read_findings
-from counterpoint.studies.run import write_whole
 from counterpoint.studies.study import Block, Experiment, Plot, Study, Table
 
 WIDTH = 120
@@ -126,8 +126,7 @@ def _made(study: Study, experiment: Experiment, entry: Mapping[str, Any]) -> str
     versions = ", ".join(f"{name} {version}" for name, version in entry["versions"].items())
     minutes = entry["seconds"] / 60
     took = f"{minutes:.0f} minutes" if minutes >= 2 else f"{entry['seconds']} seconds"
-    common = _common([point["settings"] for point in entry["points"]])
-    settings = "; ".join(f"{key.replace('_', ' ')}: {_value(value)}" for key, value in common.items())
+    settings = "; ".join(f"{key.replace('_', ' ')}: {value}" for key, value in _settings(entry).items())
     lines = [
         f"`{_command(study, {'experiments': {experiment.name: entry}})} --only {experiment.name}`, "
         f"{len(seeds)} seed{'s' * (len(seeds) != 1)}, {took} of computing; intervals are {entry['intervals']}.",
@@ -159,10 +158,11 @@ def _command(study: Study, results: Mapping[str, Any]) -> str:
     return " ".join(words)
 
 
-def _common(settings: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """What all points of a grid share; what differs is in the tables."""
-    first = settings[0] if settings else {}
-    return {key: value for key, value in first.items() if all(s.get(key) == value for s in settings)}
+def _settings(entry: Mapping[str, Any]) -> dict[str, str]:
+    """Every setting with its values at the points of the grid."""
+    points = [point["settings"] for point in entry["points"]]
+    keys = dict.fromkeys(key for point in points for key in point)
+    return {key: " or ".join(dict.fromkeys(_value(point[key]) for point in points if key in point)) for key in keys}
 
 
 def _value(value: Any) -> str:
@@ -185,4 +185,6 @@ def _wrapped(text: str) -> str:
 def _one_wrapped(paragraph: str) -> str:
     if paragraph.startswith(("#", "|", "!", "<", "* ", "- ", "```")):
         return paragraph
-    return "\n".join(textwrap.wrap(paragraph, WIDTH, break_long_words=False, break_on_hyphens=False))
+    together = paragraph.replace(" %", "\u00a0%")  # a number and its sign stay on one line
+    lines = textwrap.wrap(together, WIDTH, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\u00a0%", " %")

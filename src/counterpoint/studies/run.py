@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
 import json
 import math
-import os
-import platform
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -15,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from counterpoint.errors import StudyError
+from counterpoint.files import versions, write_whole
 from counterpoint.studies.findings import EXPLAINED, read_findings, summarise
 from counterpoint.studies.study import Experiment, Options, Settings, Study
 
 FORMAT = "counterpoint-study/1"
 RESULTS = "results.json"
-PACKAGES = ("counterpoint", "torch", "transformers", "peft", "numpy")
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,8 @@ def run(
         notices += _notices(experiment, tasks, cells)
         results = _results_so_far(folder, study)  # read late: another experiment may run beside this one
         entries = {**results["experiments"], experiment.name: _entry(experiment, options, cells)}
-        results["experiments"] = {e.name: entries[e.name] for e in study.experiments if e.name in entries}
+        order = [e.name for e in study.experiments if e.name in entries]
+        results["experiments"] = {name: entries[name] for name in [*order, *(n for n in entries if n not in order)]}
         write_whole(folder / RESULTS, to_json(results))
     return notices
 
@@ -127,17 +125,6 @@ def read_results(folder: Path, study: str) -> dict[str, Any]:
             "name another folder with --out"
         )
     return results
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that it is there whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        draft.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
-        os.replace(draft, path)
-    finally:
-        draft.unlink(missing_ok=True)
 
 
 def to_json(results: Any) -> str:
@@ -264,17 +251,6 @@ def _notices(experiment: Experiment, tasks: Sequence[Task], cells: Sequence[Mapp
                 f"they are kept, as settings and revision are the same; to make them anew, delete {folder}"
             )
     return notices
-
-
-def versions() -> dict[str, str]:
-    """What a result may depend on: packages, Python, the machine's kind."""
-    found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return {**found, "machine": platform.machine()}
 
 
 def _recorded(options: Options) -> dict[str, Any]:
