@@ -34,7 +34,7 @@ def test_a_page_has_the_words_the_numbers_and_how_they_were_made(study: Study, r
     made = " ".join(text[text.index("<details>") :].split())
     assert "`counterpoint study sums --only main`, 3 seeds, 0 seconds of computing; intervals are 95 %:" in made
     assert re.search(r"Revision 1; python \S+, counterpoint \S+, torch", made)
-    assert "Settings: quick: no; steps: 3." in made
+    assert "Settings: rule: product or mixture; quick: no; steps: 3." in made
 
 
 def test_the_numbers_come_from_the_results(study: Study, results: dict) -> None:

@@ -10,6 +10,8 @@ token by token and ends it, so that what was written before and where one stands
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -28,6 +30,8 @@ from counterpoint.studies.study import Block, Experiment, Measure, Options, Plot
 PUBLISHED = 31
 """The longest strings of an independent check of the published toy."""
 HOLDS = 0.99
+ALPHA = 0.1
+"""Of the plausibility mask: contrastive decoding's own value (arXiv 2210.15097), not tuned here."""
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ "
 SEPARATOR, END, BLANK = (len(LETTERS) + i for i in range(3))
 MAPS: dict[str, dict[str, str]] = {"base": {}, "first": {"A": "K"}, "second": {"M": "B"}}
@@ -129,13 +133,11 @@ def couple_positions(model: GPT2LMHeadModel, every: int) -> None:
         keys.copy_(torch.nn.init.normal_(queries, std=width**-0.5))
 
 
-def train(settings: Mapping[str, Any], changes: Mapping[str, str], seed: int) -> GPT2LMHeadModel:
-    """A tiny GPT-2 that maps strings of the training lengths; from scratch, on fresh strings at every step."""
-    version = version_of(settings)
+def new_model(settings: Mapping[str, Any], seed: int) -> GPT2LMHeadModel:
+    """A tiny GPT-2 with random weights."""
     torch.manual_seed(seed)
-    generator = torch.Generator().manual_seed(seed)
     config = GPT2Config(
-        vocab_size=version.vocabulary,
+        vocab_size=version_of(settings).vocabulary,
         n_positions=settings["window"],
         n_embd=settings["width"],
         n_layer=settings["layers"],
@@ -147,13 +149,26 @@ def train(settings: Mapping[str, Any], changes: Mapping[str, str], seed: int) ->
         eos_token_id=None,
     )
     model = GPT2LMHeadModel(config)
-    coupled = settings["positions"] == "coupled"
-    if coupled:
+    if settings["positions"] == "coupled":
         couple_positions(model, settings["field"])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=settings["learning_rate"], weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings["learning_rate"], settings["steps"])
+    return model
+
+
+def train(
+    model: GPT2LMHeadModel,
+    settings: Mapping[str, Any],
+    changes: Mapping[str, str],
+    seed: int,
+    steps: int,
+    learning_rate: float,
+) -> GPT2LMHeadModel:
+    """Teach a model, in place, to map strings of the training lengths; on fresh strings at every step."""
+    version, coupled = version_of(settings), settings["positions"] == "coupled"
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate, weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, steps)
     shortest, longest = settings["trained_lengths"]
-    for _ in range(settings["steps"]):
+    for _ in range(steps):
         length = int(torch.randint(shortest, longest + 1, (), generator=generator))
         inputs, targets = version.example(random_strings(settings["batch"], length, generator), changes)
         offset = int(torch.randint(settings["field"], (), generator=generator)) if coupled else 0
@@ -167,10 +182,23 @@ def train(settings: Mapping[str, Any], changes: Mapping[str, str], seed: int) ->
     return model.eval()
 
 
+def trained(settings: Mapping[str, Any], seed: int) -> dict[str, GPT2LMHeadModel]:
+    """The base and the components: each from scratch, or the components tuned from the base."""
+    models: dict[str, GPT2LMHeadModel] = {}
+    for i, (name, changes) in enumerate(MAPS.items()):
+        own = len(MAPS) * seed + i
+        if models and settings["components"] == "tuned":
+            start, steps, rate = copy.deepcopy(models["base"]), settings["tuning_steps"], settings["tuning_rate"]
+        else:
+            start, steps, rate = new_model(settings, own), settings["steps"], settings["learning_rate"]
+        models[name] = train(start, settings, changes, own, steps, rate)
+    return models
+
+
 def cell(settings: Mapping[str, Any], seed: int) -> dict[str, list[float | None]]:
     """Train the three models, compose them, and see what each gets right at every length."""
     version = version_of(settings)
-    models = {name: train(settings, MAPS[name], len(MAPS) * seed + i) for i, name in enumerate(MAPS)}
+    models = trained(settings, seed)
     composed = compositions(models)
     found: dict[str, list[float | None]] = {}
     generator = torch.Generator().manual_seed(1_000_000 + seed)
@@ -182,11 +210,16 @@ def cell(settings: Mapping[str, Any], seed: int) -> dict[str, list[float | None]
 
 
 def compositions(models: Mapping[str, PreTrainedModel]) -> dict[str, ComposedModel]:
-    """The three models under the product rule, and under the mixture for comparison."""
+    """The three models under the product rule, without and with a plausibility mask, and as a mixture."""
     inside = {name: (model, None) for name, model in models.items()}
+    ways: dict[str, dict[str, Any]] = {
+        "product": {"rule": "product"},
+        "guarded": {"rule": "product", "plausibility": ALPHA},
+        "mixture": {"rule": "mixture"},
+    }
     return {
-        rule: ComposedModel.from_recipe(base="base", components=COMPONENTS, rule=rule, models=inside)
-        for rule in ("product", "mixture")
+        name: ComposedModel.from_recipe(base="base", components=COMPONENTS, models=inside, **way)
+        for name, way in ways.items()
     }
 
 
@@ -233,12 +266,13 @@ def compare(findings: Findings) -> dict[str, Interval]:
             places = [point.settings["lengths"].index(length) for length in lengths]
             over = {
                 name: [sum(values[i] for i in places) / len(places) for values in point.values(name)]
-                for name in ("combined/product", "own/all")
+                for name in ("combined/product", "combined/guarded", "own/all")
             }
-            label = f"{point.settings['version']}/{title}"
+            label = f"{_title(point)}/{title}"
             compared |= {f"{label}/{name}": student(values, within=(0, 1)) for name, values in over.items()}
-            lost = [a - b for a, b in zip(over["own/all"], over["combined/product"], strict=True)]
-            compared[f"{label}/lost"] = student(lost, within=(-1, 1))
+            for way in ("product", "guarded"):
+                lost = [a - b for a, b in zip(over["own/all"], over[f"combined/{way}"], strict=True)]
+                compared[f"{label}/lost/{way}"] = student(lost, within=(-1, 1))
     return compared
 
 
@@ -268,6 +302,7 @@ def grid(options: Options) -> list[dict[str, Any]]:
     common = {"width": 64, "layers": 2, "heads": 2, "learning_rate": 3e-3, "strings": 50 if options.quick else 100}
     per_position = {
         "version": "per position",
+        "components": "from scratch",
         "positions": "learned",
         "trained_lengths": [16, 16],
         "window": 64,
@@ -277,6 +312,7 @@ def grid(options: Options) -> list[dict[str, Any]]:
     }
     autoregressive = {
         "version": "autoregressive",
+        "components": "from scratch",
         "positions": "coupled",
         "trained_lengths": [1, 16],
         "field": 49,
@@ -285,7 +321,8 @@ def grid(options: Options) -> list[dict[str, Any]]:
         "steps": 250 if options.quick else 400,
         "lengths": [1, 16, 31] if options.quick else [1, 2, 4, 8, 12, 16, 20, 24, 28, 31, 36, 40, 44, 48],
     }
-    return [{**one, **common} for one in (per_position, autoregressive)]
+    tuned = {**autoregressive, "components": "tuned", "tuning_steps": 100, "tuning_rate": 1e-3}
+    return [{**one, **common} for one in (per_position, autoregressive, tuned)]
 
 
 MEASURES = {
@@ -296,7 +333,8 @@ MEASURES = {
     "combined": Measure("share of strings with both letters mapped exactly, by length", within=(0, 1)),
     "changed": Measure("share of A and M that become K and B, by length", within=(0, 1)),
     "log_partition": Measure(
-        "mean |log Z| along the right answer, nats, by length: where the letter is A or M, and elsewhere"
+        "mean |log Z| along the right answer, nats, by length: where the letter is A or M, and elsewhere",
+        within=(0, math.inf),
     ),
 }
 
@@ -314,7 +352,8 @@ def report(findings: Findings) -> list[Block]:
         "field, larger than any, and a separator, then writes the mapped string letter by letter and an end token; a "
         "string is right if all of it is, and it ends where it should. It is trained on strings of 1 to 16. So that it "
         "has a chance beyond, a letter and its place in the answer share a position embedding (position coupling, "
-        "[arXiv 2405.20671](https://arxiv.org/abs/2405.20671)), and training begins at a random position.",
+        "[arXiv 2405.20671](https://arxiv.org/abs/2405.20671)), and training begins at a random position. *Tuned*: the "
+        "same, but the components are trained briefly from the base instead of from scratch.",
         Table(
             "Strings mapped exactly, at the longest length trained on",
             ["", *(_title(point) for point in points)],
@@ -322,7 +361,7 @@ def report(findings: Findings) -> list[Block]:
         ),
         Table(
             "Strings mapped exactly, by length: what the composed model gets right, and what its models could",
-            ["version", "lengths", "composed, both maps", "all three models, each its own map", "lost by composing"],
+            ["version", "lengths", "composed", "with the mask", "all three models, own maps", "lost with the mask"],
             [
                 [_title(point), lengths, *(share(_compared(findings, point, lengths, name)) for name in OVER)]
                 for point in points
@@ -348,13 +387,15 @@ ROWS = {
     "first component, its own map (A→K)": "own/first",
     "second component, its own map (M→B)": "own/second",
     "**composed, both maps**": "combined/product",
+    "**composed with a plausibility mask, both maps**": "combined/guarded",
     "mixture, both maps": "combined/mixture",
     "first component alone, both maps": "combined/first",
     "base alone, both maps": "combined/base",
 }
-OVER = ("combined/product", "own/all", "lost")
+OVER = ("combined/product", "combined/guarded", "own/all", "lost/guarded")
 CURVES = {
     "composed, both maps": "combined/product",
+    "with a plausibility mask": "combined/guarded",
     "all three models, each its own map": "own/all",
     "mixture, both maps": "combined/mixture",
     "first component alone, both maps": "combined/first",
@@ -362,7 +403,8 @@ CURVES = {
 
 
 def _title(point: Finding) -> str:
-    return str(point.settings["version"])
+    tuned = point.settings["components"] == "tuned"
+    return f"{point.settings['version']}{', tuned' if tuned else ''}"
 
 
 def _trained(point: Finding) -> int:
@@ -383,30 +425,38 @@ def _panel(point: Finding) -> Panel:
 
 
 def _in_words(findings: Findings, point: Finding) -> str:
-    longest = max(point.settings["lengths"])
-    composed, alone = (holds_until(point, name) for name in ("combined/product", "own/all"))
-    words = f"**{_title(point).capitalize()}.** "
-    if composed == longest:
-        words += f"The claim holds at every tested length, up to {longest}: the mean stays at 99 % or above."
-    elif composed >= PUBLISHED:
-        words += f"The claim holds up to {composed} letters, as far as claimed; beyond that it fails."
-    elif composed >= _trained(point):
-        words += f"The claim holds up to {composed} letters only, not up to {PUBLISHED}."
-    else:
-        words += f"The claim does not hold: the mean is below 99 % from {composed + 1} letters on, within training."
-    if composed < longest:
-        words += f" Each of the three models alone does its own map, on the same strings, up to {alone} letters"
-        words += (
-            ", so it is the models that fail there, not their composition."
-            if alone <= composed
-            else ": between the two it is composing that fails."
-        )
-        far = [*ranges(point)][-1]
-        lost = _compared(findings, point, far, "lost")
-        words += (
-            f" At lengths {far}, composing loses {share(lost)} of strings that all three models have right or more."
-        )
-    return words
+    """What a version says of the claim: at lengths trained on, and beyond."""
+    trained_on, *beyond = ranges(point)
+    words = [f"**{_title(point).capitalize()}.**"]
+    for name, way in (("product", "The product"), ("guarded", "With the mask it")):
+        right = _compared(findings, point, trained_on, f"combined/{name}")
+        words += [f"{way} maps {share(right)} of strings of lengths {trained_on} exactly,"]
+        words += ["as claimed." if (right.mean or 0.0) >= HOLDS else "where the claim asks for all of them."]
+    until = {name: holds_until(point, name) for name in ("combined/product", "combined/guarded", "own/all")}
+    words += [
+        "Without a break, 99 % or more are right up to these lengths: the product {}, with the mask {}, all three "
+        "models at once, each at its own map of the same strings, {}.".format(*(n or "none" for n in until.values()))
+    ]
+    for lengths in beyond:
+        words += [_against_its_models(findings, point, lengths)]
+    return " ".join(words)
+
+
+def _against_its_models(findings: Findings, point: Finding, lengths: str) -> str:
+    alone = _compared(findings, point, lengths, "own/all")
+    parts = []
+    for name, way in (("product", "the product"), ("guarded", "the product with the mask")):
+        lost = _compared(findings, point, lengths, f"lost/{name}")
+        right = _compared(findings, point, lengths, f"combined/{name}")
+        word = "as far as can be told, no less"
+        if lost.mean == 0:
+            word = "the same"
+        elif lost.low is not None and lost.low > 0:
+            word = "less"
+        elif lost.high is not None and lost.high < 0:
+            word = "more: where one model errs, the others can outvote it"
+        parts.append(f"{way} {share(right)} ({word})")
+    return f"At lengths {lengths} all three have {share(alone)} right at once; {'; '.join(parts)}."
 
 
 def _of_log_partition(points: Sequence[Finding]) -> str:
@@ -419,18 +469,22 @@ def _of_log_partition(points: Sequence[Finding]) -> str:
         "**log Z.** Under factorised conditionals log Z is 0. Mean |log Z| along the right answer, at the longest "
         f"length trained on: {'; '.join(parts)}. With two components, log Z is also their pairwise interference. Where "
         "the letter is A or M, two of the three models put almost nothing on the right token, and log Z is how much "
-        "they differ about that (where it is A, log p_2(K)/p_b(K)): a tail that training leaves to chance. So log Z "
-        "can be far from 0 although greedy decoding is exact."
+        "they differ about that (where it is A, log p_2(K)/p_b(K)): a tail that training leaves to chance. Elsewhere "
+        "all three put their weight on the same token, and a large log Z comes from tokens that the base finds all but "
+        "impossible and both components a little less so: there p_1 p_2 / p_b exceeds that of the right token, and the "
+        "product writes what none of the models would. The mask keeps the tokens to which at least one model gives a "
+        f"tenth of its largest probability (α = {ALPHA}, not tuned here), which takes those tails away."
     )
 
 
 EXPERIMENT = Experiment(
     name="toy",
     title="The toy: two letters mapped at once",
-    revision=1,
+    revision=2,
     grid=grid,
     cell=cell,
     measures=MEASURES,
     report=report,
     compare=compare,
+    quick_seeds=1,
 )
