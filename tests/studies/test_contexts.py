@@ -107,6 +107,7 @@ def test_outcomes_by_hand() -> None:
     assert found.kept == pytest.approx((0.6, 0.6))
     assert found.halves == pytest.approx((0.4, 0.2))
     assert (found.perplexity, found.distinct, found.repeated) == pytest.approx((math.exp(2), 0.9, 0.25))
+    assert contexts.off((0.7, 1.4)) == pytest.approx(0.4)
     topic_alone = contexts.outcome(findings, "topic alone", ["pirate", "sea"])
     assert topic_alone is not None
     assert topic_alone.kept == pytest.approx((-0.5, 1.0))
@@ -146,7 +147,9 @@ def test_the_section_says_what_was_found() -> None:
     assert difference.mean == pytest.approx(0.1 + 0.01 * 2.5)
     assert findings.compared["rules/style alone/topic"].mean == 0
     text = " ".join(block for block in contexts.report(findings) if isinstance(block, str))
-    assert "told from 0: mean log Z (-1 (-1 to -1))" in text
+    assert "For kept by the weaker, judged by paraphrase: told from 0 are mean log Z (-1 (-1 to -1))" in text
+    assert "For perplexity under the base: no measure's correlation is told from 0." in text
+    assert "*raking* wins on what the weaker keeps (12.5 % (10.5–14.5)), is nearer to 100 % (-12.5 %" in text
     assert "*raking* wins on what the weaker keeps" in text
     assert "*mixture* loses on what the weaker keeps" in text
     assert "the verdict of `counterpoint diagnose` would be interference for 6" in text

@@ -213,8 +213,14 @@ class Outcome:
     repeated: float
 
 
+def off(kept: Iterable[float]) -> float:
+    """How far the worse component is from saying as much as when it speaks alone, whether less or more."""
+    return max(abs(share - 1) for share in kept)
+
+
 OUTCOMES: dict[str, tuple[str, Callable[[Outcome], float]]] = {
     "success": ("kept by the weaker", lambda found: min(found.kept)),
+    "off": ("off from 100 %, the worse", lambda found: off(found.kept)),
     "style": ("kept by the style", lambda found: found.kept[0]),
     "topic": ("kept by the topic", lambda found: found.kept[1]),
     "perplexity": ("perplexity under the base", lambda found: found.perplexity),
@@ -308,7 +314,8 @@ def cases(findings: Findings) -> list[Case]:
 
 TARGETS: dict[str, tuple[str, Callable[[Outcome], float]]] = {
     "success": ("kept by the weaker, judged by paraphrase", lambda found: min(found.kept)),
-    "own": ("the same, judged by the contexts themselves", lambda found: min(found.own_kept or (0.0,))),
+    "off": ("off from 100 %, the worse, judged by paraphrase", lambda found: off(found.kept)),
+    "own": ("kept by the weaker, judged by the contexts themselves", lambda found: min(found.own_kept or (0.0,))),
     "perplexity": ("perplexity under the base", lambda found: found.perplexity),
 }
 
@@ -327,7 +334,8 @@ def compare(findings: Findings) -> dict[str, Interval]:
     halves = [case.outcome.halves for case in known]
     compared["pairs/halves"] = _correlation([[one] for one, _ in halves], [[other] for _, other in halves])
     compared["success"] = _interval([min(case.outcome.kept) for case in known])
-    compared["failed"] = _interval([float(min(case.outcome.kept) < FAILED) for case in known])
+    compared["failed"] = _interval([float(min(case.outcome.kept) < FAILED) for case in known], (0, 1))
+    compared["overshot"] = _interval([float(max(case.outcome.kept) > OVERSHOT) for case in known], (0, 1))
     table = ruled(findings)
     for rule, outcomes in table.items():
         for name, (_, value) in OUTCOMES.items():
@@ -359,8 +367,8 @@ def _correlation(first: Sequence[Sequence[float]], second: Sequence[Sequence[flo
     return bootstrap(numpy.arange(len(one)), 0, statistic)
 
 
-def _interval(values: Sequence[float]) -> Interval:
-    return bootstrap(values, 0) if len(values) >= MANY_UNITS else student(values)
+def _interval(values: Sequence[float], within: tuple[float, float] = (-math.inf, math.inf)) -> Interval:
+    return bootstrap(values, 0) if len(values) >= MANY_UNITS else student(values, within=within)
 
 
 def report(findings: Findings) -> list[Block]:
@@ -377,10 +385,11 @@ def report(findings: Findings) -> list[Block]:
         "**Judge.** There is no outside judge here, so the model judges itself: a component's say in a text is the "
         "text's log-odds under the component against the base, nats a token, and what is **kept** is its say in the "
         "composed texts as a share of its say in the texts that it writes alone, on the same prompts. Success is what "
-        "the weaker of the two keeps. Retained evidence, from the diagnosis, is nearly the same quantity; two things "
-        "keep them apart: judged prompts are not those of the diagnosis, and the judging component has the style "
-        "or topic in other words than the one that wrote the text. Judging by the contexts themselves is shown beside "
-        "it, and is not fair. That a text speaks for its style and topic does not make it a good text.",
+        "the weaker of the two keeps; above 100 % a component is overstated. Retained evidence, from the diagnosis, is "
+        "nearly the same quantity; two things keep them apart: judged prompts are not those of the diagnosis, and the "
+        "judging component has the style or topic in other words than the one that wrote the text. Judging by the "
+        "contexts themselves is shown beside it, and is not fair. That a text speaks for its style and topic does not "
+        "make it a good text.",
         *_whether_it_tells(findings, known),
         *_rules(findings, table),
     ]
@@ -388,6 +397,8 @@ def report(findings: Findings) -> list[Block]:
 
 FAILED = 0.5
 """A composition failed where a component keeps less than half of its say."""
+OVERSHOT = 1.5
+"""Beyond it a component says so much more than when it speaks alone that the text is a caricature of it."""
 
 
 def _whether_it_tells(findings: Findings, known: Sequence[Case]) -> list[Block]:
@@ -418,7 +429,8 @@ def _whether_it_tells(findings: Findings, known: Sequence[Case]) -> list[Block]:
             (9.0, 3.6),
         ),
         f"**How well pairs fare.** The weaker component keeps {share(findings.compared['success'])} of its say on "
-        f"average; it keeps less than half in {share(findings.compared['failed'])} of the pairs. By the larger "
+        f"average; it keeps less than half in {share(findings.compared['failed'])} of the pairs. In "
+        f"{share(findings.compared['overshot'])} a component says more than 1.5 times as much as alone. By the larger "
         "gap, the verdict of `counterpoint diagnose` would be "
         f"{', '.join(f'{level} for {levels[level]}' for level in ORDER if levels[level])}.",
         f"**Does the diagnosis tell?** {_telling(findings, names)}",
@@ -426,35 +438,31 @@ def _whether_it_tells(findings: Findings, known: Sequence[Case]) -> list[Block]:
 
 
 def _telling(findings: Findings, names: Mapping[str, str]) -> str:
-    found = {name: findings.compared[f"pairs/{name}/success"] for name in names}
-    sure = {name: interval for name, interval in found.items() if side_of_zero(interval)}
     halves = findings.compared["pairs/halves"]
-    ceiling = (
-        f" What there is to predict is itself noisy: success on one half of the judged prompts correlates with success "
-        f"on the other at {figure(halves, 2)}."
+    said = [
+        f"For {TARGETS[target][0]}: {_told(findings, names, target)}." for target in ("success", "off", "perplexity")
+    ]
+    return (
+        f"{' '.join(said)} What there is to predict is itself noisy: what the weaker keeps on one half of the judged "
+        f"prompts correlates with the other half at {figure(halves, 2)}."
     )
+
+
+def _told(findings: Findings, names: Mapping[str, str], target: str) -> str:
+    """Which correlations with a target are told from 0 by their intervals."""
+    found = {name: findings.compared[f"pairs/{name}/{target}"] for name in names}
+    sure = [f"{names[name]} ({figure(one, 2)})" for name, one in found.items() if side_of_zero(one)]
+    unsure = [text for name, text in names.items() if not side_of_zero(found[name])]
     if not sure:
-        return "No measure's rank correlation with success is told from 0 by these pairs." + ceiling
-    said = [f"{names[name]} ({figure(interval, 2)})" for name, interval in sure.items()]
-    unsure = [text for name, text in names.items() if name not in sure]
-    words = f"Correlations with success that are told from 0: {', '.join(said)}."
-    if unsure:
-        words += f" Not told from 0: {', '.join(unsure)}."
-    return words + ceiling
+        return "no measure's correlation is told from 0"
+    return f"told from 0 are {', '.join(sure)}" + (f"; not {', '.join(unsure)}" if unsure else "")
 
 
 def _rules(findings: Findings, table: Mapping[str, Sequence[Outcome]]) -> list[Block]:
     count = len(table["product"])
     if count < 2:
         return []
-    shown = {
-        "success": share,
-        "style": share,
-        "topic": share,
-        "perplexity": figure,
-        "distinct": share,
-        "repeated": share,
-    }
+    shown = {name: figure if name == "perplexity" else share for name in OUTCOMES}
     others = [rule for rule in COMPARED if rule != "product"]
     return [
         Table(
@@ -487,12 +495,14 @@ def _rules(findings: Findings, table: Mapping[str, Sequence[Outcome]]) -> list[B
 
 
 def _against_product(findings: Findings, rule: str) -> str:
-    success = findings.compared[f"differences/{rule}/success"]
+    success, away = (findings.compared[f"differences/{rule}/{name}"] for name in ("success", "off"))
     perplexity = findings.compared[f"differences/{rule}/perplexity"]
     kept = {1: "wins on what the weaker keeps", -1: "loses on what the weaker keeps", 0: "is not told apart on it"}
+    near = {1: "farther from 100 %", -1: "nearer to 100 %", 0: "as far from 100 % as can be told"}
     fluent = {1: "at a higher perplexity", -1: "at a lower perplexity", 0: "at a perplexity not told apart"}
     return (
-        f"Against the product, *{rule}* {kept[side_of_zero(success)]} ({share(success)}), "
+        f"Against the product, *{rule}* {kept[side_of_zero(success)]} ({share(success)}), is "
+        f"{near[side_of_zero(away)]} ({share(away)}), "
         f"{fluent[side_of_zero(perplexity)]} ({figure(perplexity)})."
     )
 
@@ -541,7 +551,7 @@ def _bars(findings: Findings) -> Callable[[Figure], None]:
         left.axhline(0, color="#000000", linewidth=0.8)
         left.set_ylabel("share of its say that is kept")
         right.set_ylabel("perplexity under the base")
-        left.legend(frameon=False)
+        left.legend(frameon=False, loc="upper center", bbox_to_anchor=(0.5, 1.13), ncols=2)
         for axis in (left, right):
             axis.set_xticks(places, COMPARED, rotation=40, ha="right")
             axis.spines[["top", "right"]].set_visible(False)
