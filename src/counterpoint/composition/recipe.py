@@ -255,7 +255,14 @@ class Recipe(_Strict):
         Raises:
             RecipeError: no such rule or option, or the rule does not take the weights.
         """
-        return self._validated({**self.as_dict(), "rule": rule, "rule_options": options}, "recipe")
+        from counterpoint.composition.rules import RULES
+
+        if rule not in RULES:
+            raise RecipeError(f"unknown rule {rule!r}{nearest(rule, RULES, 'the rules are')}")
+        copy = self.model_copy(update={"rule": rule, "rule_options": options}, deep=True)
+        if objection := copy.objection():
+            raise RecipeError(objection)
+        return copy
 
     def as_dict(self) -> dict[str, Any]:
         """The recipe as plain data, defaults left out, in the form a recipe file has."""
