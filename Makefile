@@ -18,7 +18,7 @@ demo: $(BASE) ## Compose the embedded model with two prompts and print what it s
 	@$(BIN)/python examples/demo.py
 
 test: lint ## Lint, then run the tests
-	@$(BIN)/python -m pytest
+	@$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(DEV) ## Check style, format and types
 	@$(BIN)/ruff check

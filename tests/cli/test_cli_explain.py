@@ -33,7 +33,7 @@ def recipe(here: Path, tmp_path: Path) -> str:
 
 
 def test_the_important_lines(run, recipe: str, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("COLUMNS", "400")
     result = run("explain", recipe)
     assert (result.exit_code, result.stderr) == (0, "")
     found = rows(result)
