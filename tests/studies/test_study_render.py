@@ -12,6 +12,7 @@ import pytest
 
 from counterpoint.errors import StudyError
 from counterpoint.intervals import NOTHING, Interval
+from counterpoint.studies import render as rendering
 from counterpoint.studies.render import figure, page, share, write_page, write_plots
 from counterpoint.studies.run import read_results, run
 from counterpoint.studies.study import Options, Study
@@ -100,3 +101,12 @@ def test_without_matplotlib_the_extra_is_named(
         StudyError, match=r"plots need matplotlib; install it with: pip install 'counterpoint\[study\]'"
     ):
         write_plots(study, results, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [([0, 1, 2, 3], "0 to 3"), ([0.5, 1.0, 2.0, 4.0], "0.5, 1.0, 2.0, 4.0"), (["a", "b", "c", "d"], "a, b, c, d")],
+)
+def test_settings_that_are_lists(setting: list[object], words: str) -> None:
+    entry = {"points": [{"settings": {"lengths": setting}}]}
+    assert rendering._settings(entry) == {"lengths": words}

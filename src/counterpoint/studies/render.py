@@ -166,7 +166,8 @@ def _settings(entry: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _value(value: Any) -> str:
-    if isinstance(value, list) and len(value) > 3 and value == list(range(value[0], value[0] + len(value))):
+    whole = isinstance(value, list) and len(value) > 3 and all(type(item) is int for item in value)
+    if whole and value == list(range(value[0], value[0] + len(value))):
         return f"{value[0]} to {value[-1]}"
     if isinstance(value, list):
         return ", ".join(map(_value, value))
