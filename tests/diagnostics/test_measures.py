@@ -26,8 +26,8 @@ def draw(components: int, vocabulary: int, seed: int, spread: float = 1.5) -> tu
 def factorised(components: int, sizes: int, seed: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Tokens are tuples of features; each component changes the law of its own. Also gives each token's features."""
     generator = torch.Generator().manual_seed(seed)
-    base = [(2 * torch.randn(sizes, generator=generator)).softmax(0) for _ in range(components)]
-    own = [(2 * torch.randn(sizes, generator=generator)).softmax(0) for _ in range(components)]
+    base = [(2 * torch.randn(sizes, generator=generator).double()).softmax(0) for _ in range(components)]
+    own = [(2 * torch.randn(sizes, generator=generator).double()).softmax(0) for _ in range(components)]
     features = torch.cartesian_prod(*[torch.arange(sizes)] * components).view(-1, components)
 
     def law(parts: list[Tensor]) -> Tensor:
@@ -69,16 +69,17 @@ def test_every_measure_is_its_formula(components: int, vocabulary: int, seed: in
 @settings(max_examples=25, deadline=None)
 def test_factorised_conditionals_leave_nothing_to_measure(components: int, seed: int) -> None:
     log_base, log_components, log_hat, features = factorised(components, 4, seed)
+    exact = ms.measure(log_base, log_components, log_hat)
+    log_base, log_components, log_hat = log_base.float(), log_components.float(), log_hat.float()
     product = (log_base + (log_components - log_base).sum(0)).log_softmax(-1)
-    torch.testing.assert_close(product, log_hat, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(product, log_hat, atol=1e-3, rtol=1e-3)
     found = ms.measure(log_base, log_components, product)
-    exact = ms.measure(log_base.double(), log_components.double(), log_hat.double())
     for name in ("log_partition", "interference", "gap", "bin_distance"):
-        assert getattr(exact, name).abs().max() < 1e-5
-        assert getattr(found, name).abs().max() < 1e-4  # gaps of 1e-6 in mass times some nats, in float32
-    torch.testing.assert_close(found.evidence, found.activity, atol=1e-4, rtol=1e-4)
+        assert getattr(exact, name).abs().max() < 1e-9
+        assert getattr(found, name).abs().max() < 1e-3  # float32: errors of 1e-6 in mass, times some nats
+    torch.testing.assert_close(found.evidence, found.activity, atol=1e-3, rtol=1e-3)
     for i in range(components):
-        assert ms.marginal_errors(product, log_components[i], features[:, i]) < 1e-5
+        assert ms.marginal_errors(product, log_components[i], features[:, i]) < 1e-4
 
 
 def test_the_sign_of_interference() -> None:
