@@ -76,7 +76,8 @@ def test_factorised_conditionals_leave_nothing_to_measure(components: int, seed:
     found = ms.measure(log_base, log_components, product)
     for name in ("log_partition", "interference", "gap", "bin_distance"):
         assert getattr(exact, name).abs().max() < 1e-9
-        assert getattr(found, name).abs().max() < 1e-3  # float32: errors of 1e-6 in mass, times some nats
+        # in float32, equal log-ratios may come to lie on either side of a cell's edge
+        assert getattr(found, name).abs().max() < (1 / 64 if name == "gap" else 1e-3)
     torch.testing.assert_close(found.evidence, found.activity, atol=1e-3, rtol=1e-3)
     for i in range(components):
         assert ms.marginal_errors(product, log_components[i], features[:, i]) < 1e-4
