@@ -1,9 +1,7 @@
 """`counterpoint diagnose`: will the components interfere?"""
 
 import json as json_module
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +12,7 @@ from counterpoint.cli._errors import INTERRUPTED, UsageError
 from counterpoint.cli._grouped import grouped
 from counterpoint.cli._models import arguments, busy, load, read_recipe
 from counterpoint.cli._options import Composing, Loading, RecipeArgument, version
+from counterpoint.cli._progress import progress
 from counterpoint.cli._prompts import Example, read_examples
 from counterpoint.cli._results import ResultsFile
 
@@ -179,7 +178,7 @@ def _probe(
 
         wanted = [Task(**task) for task in tasks]
         _check_prompts(model, wanted)
-        with _progress(file.done, total) as advance:
+        with progress("Measuring", file.done, total) as advance:
             for text in probe(model, wanted, **probing, done=file.done):
                 file.add(file.done, text.model_dump(exclude={"index"}))
                 advance()
@@ -273,15 +272,3 @@ def _number(estimate: "Estimate", form: str) -> str:
     if estimate.low is None or estimate.high is None:
         return form.format(estimate.mean)
     return f"{form.format(estimate.mean)} ({form.format(estimate.low)} to {form.format(estimate.high)})"
-
-
-@contextmanager
-def _progress(done: int, total: int) -> Iterator[Any]:
-    """A bar on a terminal's stderr; yields what moves it on by one."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = [TextColumn("Measuring"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=total, completed=done)
-        yield lambda: bar.advance(task)

@@ -1,8 +1,6 @@
 """`counterpoint generate`: answers from a composed model."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +10,7 @@ from counterpoint.cli._errors import INTERRUPTED, UsageError
 from counterpoint.cli._grouped import grouped
 from counterpoint.cli._models import arguments, load, read_recipe
 from counterpoint.cli._options import Composing, Decoding, Loading, RecipeArgument, version
+from counterpoint.cli._progress import progress
 from counterpoint.cli._prompts import Prompt, read_prompts
 from counterpoint.cli._results import ResultsFile, to_line
 
@@ -124,7 +123,7 @@ def _to_file(
             from counterpoint.cli._decoding import answer, check_prompts
 
             check_prompts(model, prompts)
-            with _progress(file.done, total) as advance:
+            with progress("Generating", file.done, total) as advance:
                 for batch in answer(model, prompts, decoding, batch_size, file.done):
                     for one in batch:
                         file.add(one.index, _result(prompts, one))
@@ -156,15 +155,3 @@ def _settings(recipe: "Recipe", decoding: Decoding, loading: Loading, batch_size
 
 def _result(prompts: list[Prompt], answer: Any) -> dict[str, Any]:
     return {"prompt": prompts[answer.index], "text": answer.text, "tokens": answer.tokens, "finish": answer.finish}
-
-
-@contextmanager
-def _progress(done: int, total: int) -> Iterator[Any]:
-    """A bar on a terminal's stderr; yields what moves it on by one."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = [TextColumn("Generating"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()]
-    with Progress(*columns, console=Console(stderr=True), disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("", total=total, completed=done)
-        yield lambda: bar.advance(task)
